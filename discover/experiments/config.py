@@ -1,0 +1,409 @@
+"""What a run is: a frozen, typed, JSON-able configuration, and the ``key=value`` language that changes it.
+
+Nothing here imports jax, so the command line can check a configuration before anything heavy is loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, get_type_hints
+
+from discover.experiments.fields import ConfigError, at_least, check_value, choose, in_range, parse_value
+
+# Which hyperparameters each optimizer has besides `learning_rate`, `l2`, `weight_decay` and `clip_norm`.
+OPTIMIZERS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
+    {
+        "sgd": (),
+        "momentum": ("beta",),
+        "qhm": ("beta", "nu"),
+        "igt": ("beta", "tail_fraction"),
+        "adam": ("b1", "b2", "eps"),
+        "discover": ("beta", "nu"),
+        "discover_qhm": ("beta", "nu"),
+        "discover_igt": ("beta", "nu", "tail_fraction"),
+        "paper_discover": ("alpha", "alpha_n"),
+        "paper_discover_qhm": ("alpha", "alpha_n", "nu"),
+        "paper_discover_igt": ("alpha", "alpha_n", "tail_fraction"),
+    }
+)
+CLUSTERED = tuple(name for name in OPTIMIZERS if "discover" in name)
+"""The optimizers that keep a buffer per cluster, and so need one gradient per group."""
+
+# Hyperparameters that are arguments of the compiled program, so that members of one run may differ in them.
+HYPERPARAMETERS = (
+    "learning_rate",
+    "beta",
+    "nu",
+    "tail_fraction",
+    "alpha",
+    "alpha_n",
+    "b1",
+    "b2",
+    "eps",
+    "weight_decay",
+    "l2",
+    "clip_norm",
+)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the examples come from, and what is done to them.
+
+    Attributes:
+        source: `digits`, `cifar10`, `cifar100`, `folder` or `npz`.
+        path: folder or file of the data set, for sources that are read from disk.
+        size: side in pixels to which the images of a folder are decoded (None: the source's own).
+        validation: share of the training examples held out to choose hyperparameters with, in [0, 1).
+        split_seed: seed of that split; the same for all seeds of a run.
+        label_noise: probability that a label is replaced, at each sight, by another class.
+        augment: what is done on the device to training images.
+        padding: zero padding in pixels before the random crop of `crop` and `crop_flip`.
+        scale: `unit` scales pixels to [0, 1], `signed` to [-1, 1].
+    """
+
+    source: str = "digits"
+    path: str | None = None
+    size: int | None = None
+    validation: float = 0.2
+    split_seed: int = 0
+    label_noise: float = 0.0
+    augment: Literal["none", "flip", "crop", "crop_flip", "inception"] = "none"
+    padding: int = 4
+    scale: Literal["unit", "signed"] = "unit"
+
+
+@dataclass(frozen=True)
+class ClustersConfig:
+    """What the clusters are.
+
+    Attributes:
+        by: the clustering. `classes` goes by the observed (noisy) label where there is label noise.
+        number: number of clusters, for `random` and `kmeans`.
+        column: the column of the data set, for `column`.
+        seed: seed of `random` and `kmeans`.
+    """
+
+    by: Literal["classes", "true_classes", "superclasses", "augmentations", "random", "kmeans", "column"] = (
+        "classes"
+    )
+    number: int | None = None
+    column: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How batches are drawn: ``groups`` groups of ``group_size`` examples, each of one cluster.
+
+    Attributes:
+        composition: `random` (cluster by its probability, as in the paper), `balanced`, or `shuffled`
+            (ordinary batches without regard to clusters: the control).
+    """
+
+    composition: Literal["random", "balanced", "shuffled"] = "random"
+    groups: int = 8
+    group_size: int = 32
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network. None means the model's own default.
+
+    Attributes:
+        name: `logistic`, `mlp`, `cnn`, `wide_resnet` or `resnet`.
+        depth: hidden layers (mlp), or depth (wide_resnet: 26; resnet: 50).
+        width: hidden units (mlp), channels of the first layer (cnn), widening factor (wide_resnet: 10).
+        dropout: rate (wide_resnet: 0.3 by default, the others 0).
+        dtype: of the computation; parameters are float32 always.
+    """
+
+    name: Literal["logistic", "mlp", "cnn", "wide_resnet", "resnet"] = "mlp"
+    depth: int | None = None
+    width: int | None = None
+    dropout: float | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The optimizer and its hyperparameters. None means the optimizer's own default.
+
+    Attributes:
+        name: one of :data:`OPTIMIZERS`.
+        learning_rate: the schedule's peak, μ.
+        weight_decay: decoupled; every parameter times (1 − weight_decay·μ_t) each step.
+        l2: added to the gradient as l2·θ.
+        decay: what both of them apply to: `all` parameters, or `kernels` (no biases, no norm scales).
+        clip_norm: largest global norm of each gradient that the optimizer is fed (each group's for the
+            Discover family, the batch's for the others), before l2 is added. 0 is off.
+        rate: the Discover family's buffer rate, `proportional` or `per_visit`.
+        buffer_dtype: of the Discover family's buffers.
+        estimate_probs: let the Discover family estimate the clusters' probabilities from what it sees.
+    """
+
+    name: str = "discover"
+    learning_rate: float = 0.1
+    beta: float | None = None
+    nu: float | None = None
+    tail_fraction: float | None = None
+    alpha: float | None = None
+    alpha_n: float | None = None
+    b1: float | None = None
+    b2: float | None = None
+    eps: float | None = None
+    weight_decay: float = 0.0
+    l2: float = 0.0
+    decay: Literal["all", "kernels"] = "all"
+    clip_norm: float = 0.0
+    rate: Literal["proportional", "per_visit"] = "proportional"
+    buffer_dtype: Literal["float32", "bfloat16"] | None = None
+    estimate_probs: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long, how often, how many.
+
+    Attributes:
+        steps: number of steps; or give `epochs` (of the training examples) and leave this None.
+        schedule: `cosine` to zero, or `constant`, both after `warmup_steps` steps of linear warm-up.
+        seeds: one run trains all of them. A seed decides the initial parameters, the batches, the label
+            noise, the augmentation and dropout.
+        together: how many seeds (members) train at once in one program; None: all for small models, else 1.
+        member_mode: `vmap` computes the members side by side, `map` one after the other in one program.
+        group_mode: the same for the gradients of the groups.
+        steps_per_dispatch: steps in one call of the compiled program.
+        log_every: steps that one training line of the metrics averages over.
+        eval_every: steps between evaluations (0: only at the end).
+        eval_batch: examples in one evaluation batch.
+        checkpoint_every: steps between checkpoints (0: only at the end and when stopped).
+        keep: how many of the newest checkpoints are kept, besides the best one.
+        on_nonfinite: `stop` the run, or `drop` the member and let the others finish (for grids).
+    """
+
+    steps: int | None = 300
+    epochs: float | None = None
+    warmup_steps: int = 5
+    schedule: Literal["cosine", "constant"] = "cosine"
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    together: int | None = None
+    member_mode: Literal["vmap", "map"] = "vmap"
+    group_mode: Literal["vmap", "map"] = "vmap"
+    steps_per_dispatch: int = 50
+    log_every: int = 10
+    eval_every: int = 50
+    eval_batch: int = 1000
+    checkpoint_every: int = 0
+    keep: int = 3
+    on_nonfinite: Literal["stop", "drop"] = "stop"
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run. ``config.check()`` raises :class:`ConfigError` for values that cannot be.
+
+    Example:
+        >>> config = Config().override(["optimizer.name=momentum", "training.seeds=0,1"])
+        >>> config.optimizer.name, config.training.seeds
+        ('momentum', (0, 1))
+    """
+
+    name: str = "custom"
+    data: DataConfig = field(default_factory=DataConfig)
+    clusters: ClustersConfig = field(default_factory=ClustersConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def override(self, assignments: Iterable[str]) -> Config:
+        """Applies ``key=value`` texts in order, as typed after ``--set``.
+
+        Raises:
+            ConfigError: an unknown key (with the nearest one), or a value of the wrong type.
+        """
+        result = self
+        for text in assignments:
+            key, sep, value = text.partition("=")
+            if not sep or not key.strip():
+                raise ConfigError(f"expected key=value, got {text!r}")
+            hint = key_types().get(key.strip())
+            if hint is None:
+                raise _unknown_key(key.strip())
+            result = result.with_values({key.strip(): parse_value(key.strip(), value.strip(), hint)})
+            # One length: giving steps takes back epochs, and the other way round.
+            if key.strip() == "training.epochs" and result.training.epochs is not None:
+                result = result.with_values({"training.steps": None})
+            if key.strip() == "training.steps" and result.training.steps is not None:
+                result = result.with_values({"training.epochs": None})
+        return result
+
+    def with_values(self, values: Mapping[str, Any]) -> Config:
+        """Replaces fields by dotted key with Python values, type-checked: ``{"data.label_noise": 0.4}``."""
+        result = self
+        for key, value in values.items():
+            hint = key_types().get(key)
+            if hint is None:
+                raise _unknown_key(key)
+            checked = check_value(key, value, hint)
+            section, _, name = key.rpartition(".")
+            if section:
+                result = replace(result, **{section: replace(getattr(result, section), **{name: checked})})
+            else:
+                result = replace(result, **{name: checked})
+        return result
+
+    def flat(self) -> dict[str, Any]:
+        """Returns ``{dotted key: value}`` of every field."""
+        return {key: _get(self, key) for key in key_types()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns nested dictionaries of plain JSON values."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Config:
+        """Reads what :meth:`to_dict` wrote; missing fields take their defaults, unknown ones are refused."""
+        return cls().with_values(_flatten(tree))
+
+    @classmethod
+    def from_json(cls, text: str) -> Config:
+        """Reads what :meth:`to_json` wrote."""
+        try:
+            tree = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"not a JSON configuration: {error}") from None
+        if not isinstance(tree, dict):
+            raise ConfigError(f"a configuration is a JSON object, got {type(tree).__name__}")
+        return cls.from_dict(tree)
+
+    def diff(self, other: Config) -> dict[str, tuple[Any, Any]]:
+        """Returns ``{dotted key: (mine, theirs)}`` of the fields that differ."""
+        mine, theirs = self.flat(), other.flat()
+        return {key: (mine[key], theirs[key]) for key in mine if mine[key] != theirs[key]}
+
+    def check(self) -> Config:
+        """Checks the values against each other, and returns the configuration itself."""
+        choose("optimizer", self.optimizer.name, OPTIMIZERS)
+        allowed = OPTIMIZERS[self.optimizer.name]
+        for name in HYPERPARAMETERS:
+            value = getattr(self.optimizer, name)
+            if value is None:
+                continue
+            if name not in (*allowed, "learning_rate", "weight_decay", "l2", "clip_norm"):
+                has = f"it has {', '.join(allowed)}" if allowed else "it has none of its own"
+                raise ConfigError(f"optimizer {self.optimizer.name!r} has no {name} (got {value}); {has}")
+            check_hyperparameter(name, value)
+        data, batches, training, clusters = self.data, self.batches, self.training, self.clusters
+        in_range("data.validation", data.validation, 0, 1, upper_open=True)
+        in_range("data.label_noise", data.label_noise, 0, 1)
+        at_least("data.padding", data.padding, 0)
+        at_least("batches.groups", batches.groups, 1)
+        at_least("batches.group_size", batches.group_size, 1)
+        if clusters.number is not None:
+            at_least("clusters.number", clusters.number, 1)
+        if clusters.by in ("random", "kmeans") and clusters.number is None:
+            raise ConfigError(f"clusters.by={clusters.by} needs clusters.number")
+        if clusters.by == "column" and clusters.column is None:
+            raise ConfigError("clusters.by=column needs clusters.column, the name of a column of the data")
+        for name in ("depth", "width"):
+            value = getattr(self.model, name)
+            if value is not None:
+                at_least(f"model.{name}", value, 0 if name == "depth" else 1)
+        if self.model.dropout is not None:
+            in_range("model.dropout", self.model.dropout, 0, 1, upper_open=True)
+        if (training.steps is None) == (training.epochs is None):
+            raise ConfigError(
+                "give one of training.steps and training.epochs and set the other to none, "
+                f"got steps={training.steps}, epochs={training.epochs}"
+            )
+        if training.steps is not None:
+            at_least("training.steps", training.steps, 1)
+        if training.epochs is not None and not training.epochs > 0:
+            raise ConfigError(f"training.epochs must be above 0, got {training.epochs}")
+        for name in ("warmup_steps", "eval_every", "checkpoint_every"):
+            at_least(f"training.{name}", getattr(training, name), 0)
+        for name in ("steps_per_dispatch", "log_every", "eval_batch", "keep"):
+            at_least(f"training.{name}", getattr(training, name), 1)
+        if training.together is not None:
+            at_least("training.together", training.together, 1)
+        if not training.seeds:
+            raise ConfigError("training.seeds needs at least one seed, got none")
+        if len(set(training.seeds)) != len(training.seeds):
+            raise ConfigError(f"training.seeds must differ from each other, got {list(training.seeds)}")
+        for seed in training.seeds:
+            in_range("training.seeds", seed, 0, 2**31 - 1)
+        return self
+
+
+def check_hyperparameter(name: str, value: float) -> None:
+    """Raises :class:`ConfigError` if an optimizer's hyperparameter has a value that cannot be."""
+    if not math.isfinite(value):
+        raise ConfigError(f"optimizer.{name} must be finite, got {value}")
+    if name in ("learning_rate", "weight_decay", "l2", "clip_norm"):
+        if value < 0:
+            raise ConfigError(f"optimizer.{name} must be at least 0, got {value}")
+    elif name in ("beta", "b1", "b2"):
+        in_range(f"optimizer.{name}", value, 0, 1, upper_open=True)
+    elif name == "nu":
+        in_range("optimizer.nu", value, 0, 1)
+    elif name == "tail_fraction":
+        if value < 1:
+            raise ConfigError(f"optimizer.tail_fraction must be at least 1, got {value}")
+    elif value <= 0:
+        raise ConfigError(f"optimizer.{name} must be above 0, got {value}")
+
+
+def key_types() -> dict[str, Any]:
+    """Returns ``{dotted key: type hint}`` of every field of :class:`Config`."""
+    result: dict[str, Any] = {}
+    for name, hint in get_type_hints(Config).items():
+        if is_dataclass(hint):
+            for sub, sub_hint in get_type_hints(hint).items():
+                result[f"{name}.{sub}"] = sub_hint
+        else:
+            result[name] = hint
+    return result
+
+
+def _get(config: Config, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+    sections = {f.name for f in fields(Config) if f.name != "name"}
+    result: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key in sections and isinstance(value, Mapping):
+            result.update({f"{key}.{name}": item for name, item in value.items()})
+        else:
+            result[key] = value
+    return result
+
+
+def _unknown_key(key: str) -> ConfigError:
+    keys = list(key_types())
+    if key in ("lr", "optimizer.lr"):
+        return ConfigError(f"unknown key {key!r}: did you mean 'optimizer.learning_rate'?")
+    tails = [k for k in keys if k.rpartition(".")[2] == key.rpartition(".")[2]]
+    near = tails[:1] or difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    if not near:
+        by_tail = {k.rpartition(".")[2]: k for k in reversed(keys)}
+        near = [
+            by_tail[t] for t in difflib.get_close_matches(key.rpartition(".")[2], by_tail, n=1, cutoff=0.6)
+        ]
+    hint = f"did you mean {near[0]!r}?" if near else f"keys look like {keys[1]!r}; there are {len(keys)}"
+    return ConfigError(f"unknown key {key!r}: {hint}")

@@ -1,0 +1,283 @@
+"""What a run leaves on disk: config.json, environment.json, metrics.jsonl, summary.json. Standard library only.
+
+A *run directory* holds one optimizer with one configuration over one or several seeds::
+
+    config.json        the full configuration
+    environment.json   versions, hardware, git commit, command
+    metrics.jsonl      {"kind": "train", "seed", "step", "loss", "accuracy", "learning_rate"}
+                       {"kind": "eval", "split": "validation" | "test", "seed", "step", "loss", "accuracy"}
+    summary.json       {"status": "running" | "finished" | "stopped" | "failed", "steps", "seeds", "final", ...}
+    checkpoints/       owned by training
+
+Metrics are only ever appended; a checkpoint remembers how long the file was, and resuming cuts it back to that
+length, so that a killed and resumed run ends with the same bytes as an unbroken one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+CHECKPOINTS = "checkpoints"
+PACKAGES = ("discover-optim", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy", "scikit-learn")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all: a temporary neighbour, flushed to disk, then renamed over it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes ``value`` as indented JSON, whole or not at all; numbers that are not finite become null."""
+    write_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file; a damaged one is a ValueError that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def finite(value: Any) -> Any:
+    """Replaces floats that JSON cannot hold (NaN, infinities) by None, all the way down."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+class MetricsWriter:
+    """Appends lines to metrics.jsonl, and knows how many bytes are safely in it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with MetricsWriter(Path(folder) / METRICS) as writer:
+        ...         writer.write([{"kind": "train", "seed": 0, "step": 10, "loss": 2.5}])
+        ...         length = writer.sync()
+        ...     print(length, read_metrics(Path(folder)))
+        52 [{'kind': 'train', 'seed': 0, 'step': 10, 'loss': 2.5}]
+    """
+
+    def __init__(self, path: Path, *, length: int | None = None):
+        """Opens the file, cut back to ``length`` bytes where given (None: an empty file).
+
+        Raises:
+            ValueError: the file is shorter than ``length``, so lines of it were lost.
+        """
+        if not length:
+            self._file: IO[bytes] = open(path, "wb")  # noqa: SIM115 (closed by close)
+            return
+        have = path.stat().st_size if path.exists() else 0
+        if have < length:
+            raise ValueError(f"{path} has {have} bytes where the checkpoint remembers {length}")
+        os.truncate(path, length)
+        self._file = open(path, "ab")  # noqa: SIM115 (closed by close)
+
+    def write(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Appends one JSON object a line."""
+        text = "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines)
+        self._file.write(text.encode())
+
+    def sync(self) -> int:
+        """Hands everything to the disk and returns the length of the file in bytes."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Hands everything to the operating system, so that readers see it."""
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
+    """Reads the lines of a run's metrics; a half-written last line (a run that is being written) is left out.
+
+    Raises:
+        ValueError: a line before the last is damaged; the message names the file and the line.
+    """
+    path = Path(run_dir) / METRICS
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    result = []
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            result.append(json.loads(line))
+        except ValueError:
+            raise ValueError(f"{path} is damaged at line {number}") from None
+    return result
+
+
+def read_summary(run_dir: Path | str) -> dict[str, Any] | None:
+    """Returns the run's summary, or None where there is none yet."""
+    path = Path(run_dir) / SUMMARY
+    return read_json(path) if path.exists() else None
+
+
+def is_finished(run_dir: Path | str) -> bool:
+    """Says whether the directory holds a run that trained to its last step."""
+    summary = read_summary(run_dir)
+    return summary is not None and summary.get("status") == "finished"
+
+
+def extract_run(
+    run_dir: Path | str, new_dir: Path | str, members: Sequence[int], config: Mapping[str, Any] | None = None
+) -> Path:
+    """Writes some members of a run as a run directory of their own (without checkpoints).
+
+    Args:
+        run_dir: a run trained with several members, for example a grid of learning rates.
+        new_dir: where the new run goes; created, and its records overwritten.
+        members: indices into the run's members; they must have different seeds.
+        config: the new run's configuration (the grid's with the chosen learning rate); default: the grid's.
+
+    Returns:
+        ``new_dir`` as a path.
+
+    Raises:
+        ValueError: a member that is not there, or two with the same seed.
+    """
+    source, target = Path(run_dir), Path(new_dir)
+    summary = read_summary(source)
+    if summary is None:
+        raise ValueError(f"{source} has no {SUMMARY}: the run has not ended")
+    everyone = summary["members"]
+    for index in members:
+        if not 0 <= index < len(everyone):
+            raise ValueError(f"member {index} is not in {source}, which has {len(everyone)} members")
+    chosen = [everyone[index] for index in members]
+    seeds = [member["seed"] for member in chosen]
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"members of one run must have different seeds, got seeds {seeds}")
+    wanted = set(members)
+    lines = [
+        {key: value for key, value in line.items() if key != "member"}
+        for line in read_metrics(source)
+        if line.get("member", 0) in wanted
+    ]
+    target.mkdir(parents=True, exist_ok=True)
+    write_json(target / CONFIG, config if config is not None else read_json(source / CONFIG))
+    if (source / ENVIRONMENT).exists():
+        write_json(target / ENVIRONMENT, read_json(source / ENVIRONMENT))
+    write_text(target / METRICS, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    write_json(
+        target / SUMMARY, {**summary, "seeds": seeds, "members": chosen, "final": gather_final(chosen)}
+    )
+    return target
+
+
+def gather_final(members: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float | None]]]:
+    """Turns each member's last evaluation into ``{split: {quantity: [one value per member]}}`` (null: diverged)."""
+    result: dict[str, dict[str, list[float | None]]] = {}
+    for split in ("validation", "test"):
+        if any(split in (member.get("final") or {}) for member in members):
+            result[split] = {
+                quantity: [((member.get("final") or {}).get(split) or {}).get(quantity) for member in members]
+                for quantity in ("accuracy", "loss")
+            }
+    return result
+
+
+def environment(
+    devices: Sequence[str] = (), backend: str | None = None, command: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Describes where a run happens: versions, hardware, git commit and command.
+
+    Paths are left as the user typed them, and the program's own location is left out.
+
+    Args:
+        devices: the kind of each accelerator in use.
+        backend: the accelerator's platform.
+        command: the command line; default ``sys.argv``.
+    """
+    argv = list(sys.argv if command is None else command)
+    if argv:
+        argv[0] = "python -m discover" if argv[0].endswith("__main__.py") else Path(argv[0]).name or "python"
+    program = argv[:1]
+    return {
+        "command": " ".join([*program, shlex.join(argv[1:])]).strip(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu": _cpu_name(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "backend": backend,
+        "devices": list(devices),
+        "git": git_commit(),
+    }
+
+
+def git_commit() -> dict[str, Any] | None:
+    """Returns the commit of the sources that are running and whether they were changed; None outside of git."""
+    here = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(here.parent), *arguments], capture_output=True, text=True, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # An installed copy inside somebody else's repository (a virtual environment) is not under their version control.
+    if git("ls-files", "--error-unmatch", here.name) is None:
+        return None
+    commit = git("rev-parse", "HEAD")
+    changed = git("status", "--porcelain", "--untracked-files=no", ".")
+    return {"commit": commit, "changed": bool(changed)} if commit else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,42 @@
+"""Ends of a run that are not "finished". Each is one line and knows the exit code of its command."""
+
+from __future__ import annotations
+
+import errno
+
+
+class RunError(Exception):
+    """A run that cannot start or go on; the message is one line and says what to do."""
+
+    exit_code = 2
+
+
+class NonFiniteLoss(RunError):
+    """The training loss is infinite or not a number."""
+
+    exit_code = 1
+
+
+class RunStopped(RunError):
+    """The run was asked to stop (Ctrl-C or SIGTERM) and wrote what it needs to resume."""
+
+    def __init__(self, message: str, signal_number: int, step: int):
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+        self.step = step
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Says whether an error, or one that caused it, means that there is no space left to write to.
+
+    The checkpoint library reports it as text inside errors of its own, hence the look at the message.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        text = str(seen)
+        if "No space left on device" in text or "Disk quota exceeded" in text:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
