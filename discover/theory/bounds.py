@@ -1,0 +1,375 @@
+r"""The constants and bounds of the paper's Lemmas 1 to 4 and of Theorem 1.
+
+Setting: a mixture of $N$ clusters with probabilities $p_n$. Example gradients $g(x, θ)$ are δ-Lipschitz in θ,
+the risk is ν-strongly convex, $g_n(θ) = E_{x∼P_n} g(x, θ)$, $g(θ) = Σ_n p_n g_n(θ)$, $g(θ^*) = 0$. At θ*:
+
+    in-cluster variance        V_in  = Σ p_n E‖g(x, θ*) − g_n(θ*)‖²
+    between-cluster variance   V_bet = Σ p_n ‖g_n(θ*)‖²
+
+Every step draws `num_groups` = K clusters independently, and `batch_size`/K examples of each. The paper's
+analysis is the case K = |B| (every example drawn independently); its implementation has one cluster per core,
+K < |B|.
+All bounds here are stated for both: the 1/|B| in front of a between-cluster term is a 1/K.
+
+Where the paper needs a reading (see `docs/theory.md`):
+
+- σ_n² is printed as $2E‖g(x, θ^*)‖²$, which contains the between-cluster variance that the theorem is to be
+  free of. The proof needs, and supports, $σ_n² = 2E‖g(x, θ^*) − g_n(θ^*)‖²$: that is `Constants.sigma_in`.
+- "the loss is δ-Lipschitz" must read "its gradient is δ-Lipschitz".
+- the proof writes $‖I − μH‖² ≤ 1 − 2μδ + μ²δ²$; what holds, and what its next line uses, is $1 − 2μν + μ²δ²$.
+
+All functions broadcast over arrays, so a thousand problems can be bounded in one call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "Constants",
+    "SgdNoise",
+    "Theorem1",
+    "direct_step_size_limit",
+    "lemma_1",
+    "lemma_2",
+    "lemma_3",
+    "lemma_4",
+    "sgd_steady_state",
+    "step_size_limit",
+    "theorem_1",
+]
+
+Array = NDArray[np.float64]
+
+
+def _array(value: ArrayLike) -> Array:
+    return np.asarray(value, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the bounds need to know about a problem; scalars, or arrays over many problems.
+
+    Args:
+      strong_convexity: ν > 0.
+      smoothness: δ ≥ ν, the Lipschitz constant of the example gradients.
+      in_cluster_variance: Σ p_n E‖g(x, θ*) − g_n(θ*)‖², not doubled.
+      between_cluster_variance: Σ p_n‖g_n(θ*)‖².
+      min_prob: the smallest cluster probability.
+
+    Raises:
+      ValueError: a constant lies outside its range.
+    """
+
+    strong_convexity: ArrayLike
+    smoothness: ArrayLike
+    in_cluster_variance: ArrayLike
+    between_cluster_variance: ArrayLike
+    min_prob: ArrayLike
+
+    def __post_init__(self) -> None:
+        nu, delta = _array(self.strong_convexity), _array(self.smoothness)
+        if np.any(nu <= 0):
+            raise ValueError(f"strong_convexity must be positive, got {np.min(nu)}")
+        if np.any(delta < nu):
+            raise ValueError(f"smoothness must be at least strong_convexity, got {np.min(delta - nu)} less")
+        for name in ("in_cluster_variance", "between_cluster_variance"):
+            value = _array(getattr(self, name))
+            if np.any(value < 0):
+                raise ValueError(f"{name} must not be negative, got {np.min(value)}")
+        p_min = _array(self.min_prob)
+        if np.any(p_min <= 0) or np.any(p_min > 1):
+            raise ValueError(f"min_prob must lie in (0, 1], got {np.min(p_min)} to {np.max(p_min)}")
+
+    @property
+    def sigma_in(self) -> Array:
+        """σ_in² = Σ p_n σ_n² with σ_n² = 2E‖g(x, θ*) − g_n(θ*)‖²: twice the in-cluster variance."""
+        return 2.0 * _array(self.in_cluster_variance)
+
+    @property
+    def sigma_in_printed(self) -> Array:
+        """σ_in² with σ_n² = 2E‖g(x, θ*)‖² as printed: twice the *total* variance."""
+        return 2.0 * (_array(self.in_cluster_variance) + _array(self.between_cluster_variance))
+
+
+def _groups(batch_size: ArrayLike, num_groups: ArrayLike | None) -> tuple[Array, Array]:
+    size = _array(batch_size)
+    groups = size if num_groups is None else _array(num_groups)
+    if np.any(size < 1):
+        raise ValueError(f"batch_size must be at least 1, got {np.min(size)}")
+    if np.any(groups < 1) or np.any(groups > size):
+        raise ValueError(
+            f"num_groups must lie between 1 and batch_size, got {np.min(groups)} to {np.max(groups)}"
+        )
+    return size, groups
+
+
+def _check_alpha(constants: Constants, alpha: ArrayLike) -> Array:
+    a = _array(alpha)
+    if np.any(a <= 0) or np.any(a > _array(constants.min_prob)):
+        raise ValueError(
+            f"alpha must lie in (0, p_min], got {np.min(a):.6g} to {np.max(a):.6g}, "
+            f"with p_min {np.min(_array(constants.min_prob)):.6g}"
+        )
+    return a
+
+
+def lemma_1(constants: Constants, squared_distance: ArrayLike) -> Array:
+    r"""Lemma 1: the noise of one example's gradient, away from the optimum.
+
+    $$E‖s(θ)‖² ≤ 2δ²‖θ − θ^*‖² + 2E‖g(x, θ^*)‖²$$
+
+    Args:
+      constants: the problem.
+      squared_distance: ‖θ − θ*‖².
+
+    Returns:
+      The bound on $E‖g(x, θ) − g(θ)‖²$.
+    """
+    return 2.0 * _array(constants.smoothness) ** 2 * _array(squared_distance) + constants.sigma_in_printed
+
+
+class SgdNoise(NamedTuple):
+    """Lemma 2: the noise of one example's gradient at the optimum, in two parts."""
+
+    in_cluster: Array
+    between_cluster: Array
+
+    @property
+    def total(self) -> Array:
+        return self.in_cluster + self.between_cluster
+
+
+def lemma_2(constants: Constants) -> SgdNoise:
+    r"""Lemma 2: SGD's noise at the optimum splits into an in-cluster and a between-cluster part.
+
+    $$E‖s(θ^*)‖² ≤ Σ_n p_n σ_n² + Σ_n p_n‖g_n(θ^*)‖²$$
+
+    With σ_n² = 2E‖g(x, θ*) − g_n(θ*)‖² the first term is twice what it bounds: without the factor the
+    relation is an equality (the law of total variance).
+
+    Returns:
+      The two terms of the bound.
+    """
+    return SgdNoise(constants.sigma_in, _array(constants.between_cluster_variance))
+
+
+def lemma_3(
+    constants: Constants,
+    squared_distance: ArrayLike,
+    buffer_error: ArrayLike,
+    batch_size: ArrayLike,
+    num_groups: ArrayLike | None = None,
+) -> Array:
+    r"""Lemma 3: the noise of Discover's step (ν = 0 of the family), given how good the buffers are.
+
+    $$E‖u(θ)‖² ≤ \Big(\frac{2δ²}{|B|} + \frac{2δ²}{K}\Big)‖θ − θ^*‖² + \frac{σ_{in}²}{|B|} + \frac{2}{K} G$$
+
+    with K = |B| this is the printed $(4δ²‖θ − θ^*‖² + σ_{in}² + 2G)/|B|$.
+
+    Args:
+      constants: the problem.
+      squared_distance: ‖θ − θ*‖².
+      buffer_error: $G = Σ_n p_n‖g^{(n)} − g_n(θ^*)‖²$.
+      batch_size: |B|, examples per step.
+      num_groups: K, clusters drawn independently per step; None means every example on its own (K = |B|).
+
+    Returns:
+      The bound on $E‖u‖²$.
+    """
+    size, groups = _groups(batch_size, num_groups)
+    d2 = _array(constants.smoothness) ** 2
+    return (
+        2.0 * d2 * (1.0 / size + 1.0 / groups) * _array(squared_distance)
+        + constants.sigma_in / size
+        + 2.0 * _array(buffer_error) / groups
+    )
+
+
+def lemma_4(
+    constants: Constants,
+    squared_distance: ArrayLike,
+    buffer_error: ArrayLike,
+    step_size: ArrayLike,
+    alpha: ArrayLike,
+    batch_size: ArrayLike,
+    num_groups: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    r"""The recursion of the appendix: one step's bound on the distance and on the buffers' error.
+
+    $$E‖\tildeθ_{t+1}‖² ≤ (1 − 2μν + μ²δ²)‖\tildeθ_t‖² + μ²·\text{Lemma 3}$$
+    $$G_{t+1} ≤ (1 − α)G_t + α(1 + 2/b)δ²‖\tildeθ_t‖² + ασ_{in}²/b,  \quad b = |B|/K$$
+
+    with K = |B| the second line is the printed one. It holds for the library's rule because the rate
+    $ρ_n = αw_n/p_n$ has mean α and, for α ≤ p_min, never exceeds 1.
+
+    Returns:
+      `(squared_distance, buffer_error)` bounds after the step.
+    """
+    size, groups = _groups(batch_size, num_groups)
+    a, mu = _check_alpha(constants, alpha), _array(step_size)
+    nu, d2 = _array(constants.strong_convexity), _array(constants.smoothness) ** 2
+    per_group = size / groups
+    dist = _array(squared_distance)
+    noise = lemma_3(constants, dist, buffer_error, size, groups)
+    next_dist = (1.0 - 2.0 * mu * nu + mu**2 * d2) * dist + mu**2 * noise
+    next_error = (
+        (1.0 - a) * _array(buffer_error)
+        + a * (1.0 + 2.0 / per_group) * d2 * dist
+        + a * constants.sigma_in / per_group
+    )
+    return next_dist, next_error
+
+
+def step_size_limit(
+    constants: Constants, alpha: ArrayLike, batch_size: ArrayLike, num_groups: ArrayLike | None = None
+) -> Array:
+    r"""Theorem 1's limit on the step size, with the number of independent draws K in the place of |B|.
+
+    $$μ ≤ \min\Big\{\frac{νK}{3δ²(K + 5)}, \frac{α}{6ν}\Big\}$$
+
+    Args:
+      constants: the problem.
+      alpha: α in (0, p_min]; the family's 1 − β.
+      batch_size: |B|.
+      num_groups: K; None is the printed limit, K = |B|.
+
+    Returns:
+      The largest step size that the theorem allows.
+    """
+    _, groups = _groups(batch_size, num_groups)
+    a = _check_alpha(constants, alpha)
+    nu, d2 = _array(constants.strong_convexity), _array(constants.smoothness) ** 2
+    return np.minimum(nu * groups / (3.0 * d2 * (groups + 5.0)), a / (6.0 * nu))
+
+
+def direct_step_size_limit(
+    constants: Constants, alpha: ArrayLike, batch_size: ArrayLike, num_groups: ArrayLike | None = None
+) -> Array:
+    r"""The limit that the same argument needs when nothing is rounded up on the way.
+
+    $$μ ≤ \min\Big\{\frac{ν}{δ²(1 + 5/K + 8/|B|)}, \frac{α}{3ν}\Big\}$$
+
+    Never smaller than `step_size_limit`: the theorem's conclusion holds up to here.
+    """
+    size, groups = _groups(batch_size, num_groups)
+    a = _check_alpha(constants, alpha)
+    nu, d2 = _array(constants.strong_convexity), _array(constants.smoothness) ** 2
+    return np.minimum(nu / (d2 * (1.0 + 5.0 / groups + 8.0 / size)), a / (3.0 * nu))
+
+
+@dataclass(frozen=True)
+class Theorem1:
+    """Theorem 1 for one problem and one choice of μ, α and batch (or arrays of them).
+
+    Attributes:
+      contraction: q = 1 − μν.
+      gamma: γ = 3μ²/(αK), the weight of the buffers' error in the potential.
+      initial_buffer_error: G_0 = Σ p_n‖g_n(θ*)‖², since the buffers start at zero.
+      steady_state: 4μσ_in²/(ν|B|), what remains as t → ∞.
+    """
+
+    contraction: Array
+    gamma: Array
+    initial_buffer_error: Array
+    steady_state: Array
+
+    def bound(self, step: ArrayLike, initial_squared_distance: ArrayLike) -> Array:
+        r"""$E‖θ_t − θ^*‖² ≤ q^t(‖θ_0 − θ^*‖² + γG_0) + 4μσ_{in}²/(ν|B|)$.
+
+        Args:
+          step: t; arrays over problems broadcast against a trailing time axis if given as `[..., 1]`.
+          initial_squared_distance: ‖θ_0 − θ*‖².
+
+        Returns:
+          The bound at `step`.
+        """
+        start = _array(initial_squared_distance) + self.gamma * self.initial_buffer_error
+        return self.contraction ** _array(step) * start + self.steady_state
+
+    def curve(self, num_steps: int, initial_squared_distance: ArrayLike) -> Array:
+        """The bound at t = 0 … `num_steps`, on a new last axis."""
+        start = _array(initial_squared_distance) + self.gamma * self.initial_buffer_error
+        powers = self.contraction[..., None] ** np.arange(num_steps + 1)
+        return powers * start[..., None] + self.steady_state[..., None]
+
+
+def theorem_1(
+    constants: Constants,
+    step_size: ArrayLike,
+    alpha: ArrayLike,
+    batch_size: ArrayLike,
+    num_groups: ArrayLike | None = None,
+    *,
+    check: bool = True,
+) -> Theorem1:
+    r"""Theorem 1: how close Discover (ν = 0, proportional rate, α = 1 − β) gets, and how fast.
+
+    $$E‖θ_t − θ^*‖² ≤ q^t\big(‖θ_0 − θ^*‖² + γG_0\big) + \frac{4μ}{ν|B|}σ_{in}²,
+      \quad q = 1 − μν, \quad γ = \frac{3μ²}{αK}$$
+
+    For batches of K cluster-pure groups the statement survives with K in γ and in the step-size limit, while
+    the steady state keeps the full |B|: that is our extension of the printed theorem (K = |B|).
+
+    Args:
+      constants: the problem.
+      step_size: μ.
+      alpha: α in (0, p_min]; the family's 1 − β.
+      batch_size: |B|.
+      num_groups: K, clusters drawn independently per step; None means K = |B|.
+      check: refuse a step size for which the argument does not hold (`direct_step_size_limit`).
+
+    Returns:
+      The bound, as a `Theorem1`.
+
+    Raises:
+      ValueError: α or μ lies outside the theorem's range.
+
+    Example:
+      >>> problem = Constants(1.0, 2.0, 1.0, 100.0, min_prob=0.25)
+      >>> limit = step_size_limit(problem, alpha=0.2, batch_size=8)
+      >>> theorem = theorem_1(problem, limit, alpha=0.2, batch_size=8)
+      >>> round(float(theorem.steady_state), 4)
+      0.0333
+    """
+    size, groups = _groups(batch_size, num_groups)
+    a, mu = _check_alpha(constants, alpha), _array(step_size)
+    if np.any(mu <= 0):
+        raise ValueError(f"step_size must be positive, got {np.min(mu)}")
+    limit = direct_step_size_limit(constants, a, size, groups)
+    if check and np.any(mu > limit * (1 + 1e-12)):
+        raise ValueError(f"step_size must be at most {np.min(limit):.6g} for Theorem 1, got {np.max(mu):.6g}")
+    nu = _array(constants.strong_convexity)
+    shape = np.broadcast_shapes(mu.shape, nu.shape, a.shape, size.shape, groups.shape)
+    return Theorem1(
+        contraction=np.broadcast_to(1.0 - mu * nu, shape),
+        gamma=np.broadcast_to(3.0 * mu**2 / (a * groups), shape),
+        initial_buffer_error=np.broadcast_to(_array(constants.between_cluster_variance), shape),
+        steady_state=np.broadcast_to(4.0 * mu * constants.sigma_in / (nu * size), shape),
+    )
+
+
+def sgd_steady_state(
+    constants: Constants, step_size: ArrayLike, batch_size: ArrayLike, num_groups: ArrayLike | None = None
+) -> Array:
+    r"""What the same argument gives for SGD: the between-cluster variance stays, over the number of *groups*.
+
+    $$\limsup E‖θ_t − θ^*‖² ≤ \frac{μ·2(V_{in}/|B| + V_{bet}/K)}{2ν − μδ²(1 + 2/|B| + 2/K)}$$
+
+    Raises:
+      ValueError: the step size is so large that the bound is void.
+    """
+    size, groups = _groups(batch_size, num_groups)
+    mu, nu = _array(step_size), _array(constants.strong_convexity)
+    d2 = _array(constants.smoothness) ** 2
+    noise = 2.0 * (
+        _array(constants.in_cluster_variance) / size + _array(constants.between_cluster_variance) / groups
+    )
+    room = 2.0 * nu - mu * d2 * (1.0 + 2.0 / size + 2.0 / groups)
+    if np.any(room <= 0):
+        raise ValueError(f"step_size {np.max(mu):.6g} is too large for SGD's bound on this problem")
+    return mu * noise / room
