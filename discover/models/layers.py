@@ -1,0 +1,113 @@
+"""Layers that the models share: convolution (with weight standardization), group norm, dense, dropout.
+
+Parameters are float32; ``dtype`` is the type of the computation. Every convolution goes through one replaceable
+function, so that an optimizer that needs one weight gradient per group can bring its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+ConvFn = Callable[..., jax.Array]
+"""A function with the signature of :func:`jax.lax.conv_general_dilated`."""
+
+he_normal = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+
+def standardize(kernel: jax.Array, epsilon: float = 1e-10) -> jax.Array:
+    """Weight standardization: each output channel's weights get mean 0 and variance 1/fan_in.
+
+    Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight Standardization", equation 2,
+    scaled by fan_in^(-1/2) so that the variance of the activations is kept.
+
+    Args:
+        kernel: [height, width, in, out].
+        epsilon: added to the variance.
+    """
+    axes = tuple(range(kernel.ndim - 1))
+    fan_in = math.prod(kernel.shape[:-1])
+    centred = kernel - jnp.mean(kernel, axes, keepdims=True)
+    variance = jnp.mean(jnp.square(centred), axes, keepdims=True)
+    return centred * lax.rsqrt(variance * fan_in + epsilon)
+
+
+class Conv(nnx.Module):
+    """A two-dimensional convolution without bias, NHWC, "SAME" padding."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        weight_standardization: bool = False,
+        dtype: Any = jnp.float32,
+        conv_general_dilated: ConvFn | None = None,
+        rngs: nnx.Rngs,
+    ):
+        shape = (kernel_size, kernel_size, in_features, out_features)
+        self.kernel = nnx.Param(he_normal(rngs.params(), shape, jnp.float32))
+        self.stride = stride
+        self.weight_standardization = weight_standardization
+        self.dtype = dtype
+        self.conv_general_dilated = conv_general_dilated or lax.conv_general_dilated
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = self.kernel[...]
+        if self.weight_standardization:
+            kernel = standardize(kernel)
+        return self.conv_general_dilated(
+            x.astype(self.dtype),
+            kernel.astype(self.dtype),
+            (self.stride, self.stride),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+
+
+def group_norm(
+    features: int, groups: int, *, zero_scale: bool = False, dtype: Any = jnp.float32, rngs: nnx.Rngs
+) -> nnx.GroupNorm:
+    """Group norm with ``groups`` groups, or the largest number below that divides both it and ``features``.
+
+    Args:
+        features: number of channels.
+        groups: number of groups wanted.
+        zero_scale: start with scale 0 (for the last norm of a residual branch).
+        dtype: of the computation; the statistics are float32 in any case.
+    """
+    scale = nnx.initializers.zeros if zero_scale else nnx.initializers.ones
+    return nnx.GroupNorm(
+        features,
+        num_groups=math.gcd(groups, features),
+        epsilon=1e-5,
+        dtype=dtype,
+        scale_init=scale,
+        rngs=rngs,
+    )
+
+
+def dense(in_features: int, out_features: int, *, dtype: Any = jnp.float32, rngs: nnx.Rngs) -> nnx.Linear:
+    """An affine layer with float32 parameters and ``dtype`` arithmetic."""
+    return nnx.Linear(in_features, out_features, dtype=dtype, rngs=rngs)
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Zeroes each entry with probability ``rate`` and rescales the others; without a key it changes nothing."""
+    if key is None or rate == 0.0:
+        return x
+    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
+
+
+def fold(key: jax.Array | None, number: int) -> jax.Array | None:
+    """The key of the ``number``-th part of a model, or None where there is no key."""
+    return None if key is None else jax.random.fold_in(key, number)
