@@ -13,15 +13,15 @@ The interface::
         command=None,                # argv for environment.json; default sys.argv
     )                                # -> RunResult
 
-``members`` train together in one compiled program (or in a few, see ``config.training.together``): members
-may differ in seed and in any hyperparameter of ``config.HYPERPARAMETERS`` that the config sets to a number, so
-a whole (learning rate x seed) grid of one optimizer is one call. Two members with the same seed see the same
-batches and start from the same parameters. With explicit members, each line of metrics.jsonl also has
-``"member": index``; summary.json always has ``"members": [{"seed", "hyperparameters", "final",
-"diverged_at"}, ...]`` in the same order. ``records.extract_run(run_dir, new_dir, members=[...])`` writes some of
-the members (those of the chosen learning rate) as a run directory of their own, so a comparison keeps its
-grids in ``grids/<label>`` and the choices in ``runs/<label>``. A member whose loss is no longer finite stops the
-run, or is dropped where ``training.on_nonfinite=drop`` (its ``final`` is then null, ``diverged_at`` its step).
+``members`` train together in one compiled program (or in a few, see ``config.training.together``). They may
+differ in seed and in any hyperparameter of ``config.HYPERPARAMETERS`` that the optimizer has, so a whole
+(learning rate x seed) grid of one optimizer is one call. Two members with the same seed see the same batches
+and start from the same parameters. With explicit members, each line of metrics.jsonl also has ``"member":
+index``; summary.json always has ``"members": [{"seed", "hyperparameters", "final", "diverged_at"}, ...]`` in
+the same order. ``records.extract_run(run_dir, new_dir, members=[...])`` writes some of the members (those of
+the chosen learning rate) as a run directory of their own, so a comparison keeps its grids in
+``grids/<label>`` and the choices in ``runs/<label>``. A member whose loss is no longer finite stops the run, or
+is dropped where ``training.on_nonfinite=drop`` (its ``final`` is then null, ``diverged_at`` its step).
 
     RunResult:    status "finished", steps, out_dir, steps_per_second, compile_seconds, members
     MemberResult: seed, hyperparameters, final {"validation": {"loss", "accuracy"}, "test": {...}} or None,

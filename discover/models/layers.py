@@ -1,7 +1,7 @@
 """Layers that the models share: convolution (with weight standardization), group norm, dense, dropout.
 
-Parameters are float32; ``dtype`` is the type of the computation. Every convolution goes through one replaceable
-function, so that an optimizer that needs one weight gradient per group can bring its own.
+Parameters are float32; ``dtype`` is the type of the computation. Every convolution goes through one
+replaceable function, so that an optimizer that needs one weight gradient per group can bring its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ he_normal = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 def standardize(kernel: jax.Array, epsilon: float = 1e-10) -> jax.Array:
     """Weight standardization: each output channel's weights get mean 0 and variance 1/fan_in.
 
-    Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight Standardization", equation 2,
+    Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight Standardization",
     scaled by fan_in^(-1/2) so that the variance of the activations is kept.
 
     Args:
@@ -101,7 +101,7 @@ def dense(in_features: int, out_features: int, *, dtype: Any = jnp.float32, rngs
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zeroes each entry with probability ``rate`` and rescales the others; without a key it changes nothing."""
+    """Zeroes entries with probability ``rate`` and rescales the others; without a key it changes nothing."""
     if key is None or rate == 0.0:
         return x
     keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)

@@ -1,4 +1,4 @@
-"""ResNet-v1 with bottlenecks, group norm and weight standardization, as in the paper's ImageNet experiments."""
+"""ResNet-v1 with bottlenecks, group norm and weight standardization: the paper's ImageNet model."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ class Bottleneck(nnx.Module):
         self.norm2 = group_norm(features, GROUPS, dtype=dtype, rngs=rngs)
         self.conv3 = Conv(features, 4 * features, 1, **conv)
         self.norm3 = group_norm(4 * features, GROUPS, zero_scale=True, dtype=dtype, rngs=rngs)
-        self.shortcut = self.shortcut_norm = None
-        if stride != 1 or in_features != 4 * features:
-            self.shortcut = Conv(in_features, 4 * features, 1, stride=stride, **conv)
-            self.shortcut_norm = group_norm(4 * features, GROUPS, dtype=dtype, rngs=rngs)
+        changes = stride != 1 or in_features != 4 * features
+        self.shortcut = Conv(in_features, 4 * features, 1, stride=stride, **conv) if changes else None
+        self.shortcut_norm = group_norm(4 * features, GROUPS, dtype=dtype, rngs=rngs) if changes else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         residual = x

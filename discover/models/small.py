@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -47,7 +48,7 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
     ):
         sizes = [math.prod(input_shape), *([width] * depth)]
-        self.layers = nnx.List([dense(a, b, dtype=dtype, rngs=rngs) for a, b in zip(sizes, sizes[1:])])
+        self.layers = nnx.List([dense(a, b, dtype=dtype, rngs=rngs) for a, b in pairwise(sizes)])
         self.head = dense(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
         self.dropout_rate = dropout_rate
 
@@ -60,7 +61,7 @@ class MLP(nnx.Module):
 
 
 class CNN(nnx.Module):
-    """``depth`` 3x3 convolutions (all but the first halve the image and double the channels), mean, affine layer.
+    """``depth`` 3x3 convolutions (from the second on, half the image, twice the channels), mean, affine layer.
 
     Each convolution is followed by group norm (8 groups) and relu.
     """
@@ -82,7 +83,7 @@ class CNN(nnx.Module):
         conv: dict[str, Any] = {"dtype": dtype, "conv_general_dilated": conv_general_dilated, "rngs": rngs}
         sizes = [in_channels, *(width * 2**layer for layer in range(depth))]
         self.convs = nnx.List(
-            [Conv(a, b, 3, stride=2 if n else 1, **conv) for n, (a, b) in enumerate(zip(sizes, sizes[1:]))]
+            [Conv(a, b, 3, stride=2 if n else 1, **conv) for n, (a, b) in enumerate(pairwise(sizes))]
         )
         self.norms = nnx.List([group_norm(size, 8, dtype=dtype, rngs=rngs) for size in sizes[1:]])
         self.head = dense(sizes[-1], num_classes, dtype=dtype, rngs=rngs)

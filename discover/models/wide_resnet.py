@@ -15,7 +15,7 @@ OTHER_GROUPS = 32
 
 
 class WideBlock(nnx.Module):
-    """Norm, relu, conv, norm, relu, dropout, conv, and a shortcut (1x1 convolution where the shape changes)."""
+    """Norm, relu, conv, norm, relu, dropout, conv, and a shortcut (1x1 where the shape changes)."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class WideBlock(nnx.Module):
 class WideResNet(nnx.Module):
     """WideResNet-``depth``-``width`` for images [b, H, W, C].
 
-    ``depth`` is 6n+2, or 6n+4 for those who also count the shortcuts, with n blocks in each of the three stages:
-    26 (the paper's name) and 28 are the same network, of 36.5M parameters at width 10.
+    ``depth`` is 6n+2, or 6n+4 for those who also count the shortcuts, with n blocks in each of the three
+    stages: 26 (the paper's name) and 28 are the same network, of 36.5M parameters at width 10.
 
     Args:
         in_channels: channels of the image.
