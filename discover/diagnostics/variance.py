@@ -1,0 +1,380 @@
+r"""How much of the gradient's noise lies between clusters: the one number that says whether Discover can help.
+
+For example gradients $x$ of a mixture of clusters with probabilities $p_n$ and means $g_n$, $g = Σ p_n g_n$:
+
+    total = Σ p_n E‖x − g‖²  =  Σ p_n E‖x − g_n‖²  +  Σ p_n‖g_n − g‖²  =  in-cluster + between-cluster
+
+`decompose` is this identity on a sample, exactly. `estimate` gives unbiased estimates of the population's parts with
+bootstrap intervals. `batch_noise` says what remains of each part in a batch, by how batches are drawn, and
+`measured_batch_noise` measures the same on batches that were drawn.
+
+Everything but `decompose` works on the *Gram matrix* of the sample's gradients: inner products are all that variances
+need, so one pass over the model serves every clustering, every bootstrap resample and every batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "BatchNoise",
+    "Decomposition",
+    "Estimate",
+    "Interval",
+    "MeasuredNoise",
+    "batch_noise",
+    "decompose",
+    "estimate",
+    "gram_matrix",
+    "measured_batch_noise",
+]
+
+Composition = Literal["random", "shuffled"]
+Floats = NDArray[np.float64]
+
+
+class Decomposition(NamedTuple):
+    """The parts of the variance of one sample; `total` = `in_cluster` + `between_cluster`."""
+
+    total: float
+    in_cluster: float
+    between_cluster: float
+    mean_square: float  # ‖g‖², the signal
+
+
+def _check_ids(ids: ArrayLike, num_examples: int, num_clusters: int) -> NDArray[np.intp]:
+    array = np.asarray(ids)
+    if array.shape != (num_examples,):
+        raise ValueError(f"cluster_ids must have one entry per example ({num_examples}), got shape {array.shape}")
+    if array.min(initial=0) < 0 or array.max(initial=0) >= num_clusters:
+        raise ValueError(f"cluster_ids must lie in 0..{num_clusters - 1}, got {array.min()} to {array.max()}")
+    return array.astype(np.intp)
+
+
+def _check_probs(probs: ArrayLike | None, ids: ArrayLike) -> Floats:
+    if probs is None:
+        counts = np.bincount(np.asarray(ids, dtype=np.intp)).astype(np.float64)
+        return counts / counts.sum()
+    p = np.asarray(probs, np.float64)
+    if p.ndim != 1 or np.any(p < 0) or abs(p.sum() - 1.0) > 1e-6:
+        raise ValueError(f"probs must be a vector that is not negative and sums to 1, got sum {p.sum():.6g}")
+    return p
+
+
+def _counts(ids: NDArray[np.intp], probs: Floats, minimum: int) -> NDArray[np.intp]:
+    counts = np.bincount(ids, minlength=len(probs))
+    short = np.flatnonzero((counts < minimum) & (probs > 0))
+    if len(short):
+        n = int(short[0])
+        raise ValueError(f"cluster {n} has {counts[n]} examples in the sample; at least {minimum} are needed")
+    return counts
+
+
+def decompose(gradients: ArrayLike, cluster_ids: ArrayLike, probs: ArrayLike | None = None) -> Decomposition:
+    """Splits the variance of a sample into in-cluster and between-cluster parts; they add up exactly.
+
+    Args:
+      gradients: `[S, P]`, one flattened gradient per example.
+      cluster_ids: `[S]`, the example's cluster.
+      probs: the clusters' probabilities; their shares of the sample if None.
+
+    Returns:
+      The parts, every example of cluster n weighing p_n / (examples of n in the sample).
+
+    Raises:
+      ValueError: shapes or ids do not fit, or a cluster has no example.
+
+    Example:
+      >>> parts = decompose([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1])
+      >>> parts.in_cluster, parts.between_cluster, parts.total
+      (1.0, 25.0, 26.0)
+    """
+    x = np.asarray(gradients, np.float64)
+    if x.ndim != 2:
+        raise ValueError(f"gradients must be [examples, parameters], got shape {x.shape}")
+    p = _check_probs(probs, cluster_ids)
+    ids = _check_ids(cluster_ids, x.shape[0], len(p))
+    counts = _counts(ids, p, 1)
+    weight = (p / np.maximum(counts, 1))[ids]
+    means = np.zeros((len(p), x.shape[1]))
+    np.add.at(means, ids, x)
+    means /= np.maximum(counts, 1)[:, None]
+    mean = p @ means
+    return Decomposition(
+        total=float(weight @ np.sum((x - mean) ** 2, axis=1)),
+        in_cluster=float(weight @ np.sum((x - means[ids]) ** 2, axis=1)),
+        between_cluster=float(p @ np.sum((means - mean) ** 2, axis=1)),
+        mean_square=float(mean @ mean),
+    )
+
+
+def gram_matrix(gradients: ArrayLike) -> Floats:
+    """The inner products of all pairs of rows of `[S, P]` gradients, in float64."""
+    x = np.asarray(gradients)
+    if x.ndim != 2:
+        raise ValueError(f"gradients must be [examples, parameters], got shape {x.shape}")
+    # Products in the gradients' own precision, with the mean taken out first: what remains is what varies, so
+    # float32 keeps its digits; the mean's own products are added back in float64.
+    wide = x.astype(np.float64)
+    mean = wide.mean(axis=0)
+    centred = wide - mean
+    cross = centred @ mean
+    return centred @ centred.T + cross[:, None] + cross[None, :] + mean @ mean
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its bootstrap confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Unbiased estimates of the variance's parts; `parts` of one draw can be negative where the truth is near 0.
+
+    Attributes:
+      in_cluster: Σ p_n E‖x − g_n‖².
+      between_cluster: Σ p_n‖g_n − g‖².
+      total: their sum.
+      mean_square: ‖g‖², the signal that the noise hides.
+      confidence: of the intervals.
+    """
+
+    in_cluster: Interval
+    between_cluster: Interval
+    total: Interval
+    mean_square: Interval
+    confidence: float
+
+    @property
+    def between_share(self) -> float:
+        """The part of the variance that lies between clusters, in [0, 1]."""
+        between = max(self.between_cluster.value, 0.0)
+        whole = max(self.in_cluster.value, 0.0) + between
+        return between / whole if whole > 0 else 0.0
+
+
+def _statistics(
+    squares: Floats, inner: Floats, probs: Floats, counts: Floats, unseen: Floats, shrink: Floats
+) -> tuple[Floats, ...]:
+    """The unbiased estimators, for a stack `[R, ...]` of (re)samples.
+
+    Args:
+      squares: `[R, N]` mean ‖x‖² of each cluster's sample.
+      inner: `[R, N, N]` inner products of the clusters' sample means.
+      probs: `[N]`.
+      counts: `[N]` examples of each cluster in the sample.
+      unseen: `[N]` 1 − counts/size for clusters of finite size sampled without replacement, else 1.
+      shrink: `[N]` (size − 1)/size for clusters of finite size, else 1.
+    """
+    diagonal = np.einsum("rnn->rn", inner)
+    spread = (squares - diagonal) * counts / np.maximum(counts - 1, 1)  # unbiased for the sampled-from variance
+    in_cluster = (spread * shrink) @ probs
+    mean_square = np.einsum("n,rnm,m->r", probs, inner, probs)
+    plug_in = diagonal @ probs - mean_square
+    # Sample means scatter around g_n: Σ p_n(1 − p_n)·Var(mean of cluster n) of the plug-in value is only that.
+    scatter = spread * unseen / counts
+    between = plug_in - scatter @ (probs * (1 - probs))
+    return in_cluster, between, in_cluster + between, mean_square - scatter @ probs**2
+
+
+def _moments(gram: Floats, weights: Floats, ids: NDArray[np.intp], num: int) -> tuple[Floats, Floats]:
+    """Mean squares `[R, N]` and inner products of means `[R, N, N]` for example weights `[R, S]`."""
+    member = np.zeros((num, len(ids)))
+    member[ids, np.arange(len(ids))] = 1.0
+    rows = weights[:, None, :] * member[None]  # [R, N, S], rows sum to 1
+    products = (rows.reshape(-1, len(ids)) @ gram).reshape(rows.shape)
+    inner = np.einsum("rns,rms->rnm", products, rows)
+    squares = rows @ np.diagonal(gram)
+    return squares, inner
+
+
+def estimate(
+    gram: ArrayLike,
+    cluster_ids: ArrayLike,
+    probs: ArrayLike | None = None,
+    *,
+    cluster_sizes: ArrayLike | None = None,
+    bootstrap: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Estimate:
+    r"""Unbiased estimates of the population's in-cluster and between-cluster variance.
+
+    With $m_n$ examples, sample means $\bar x_n$ and unbiased sample variances $s_n²$,
+
+    $$\hat V_{in} = Σ p_n s_n², \qquad
+      \hat V_{bet} = Σ p_n‖\bar x_n − \bar x‖² − Σ p_n(1 − p_n)\, s_n²/m_n$$
+
+    Args:
+      gram: `[S, S]`, see `gram_matrix`.
+      cluster_ids: `[S]`.
+      probs: the clusters' probabilities; their shares of the sample if None.
+      cluster_sizes: `[N]` sizes of the whole clusters, where the sample was taken from them without replacement;
+        None treats the clusters as endless.
+      bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
+      confidence: of the intervals.
+      seed: of the resampling.
+
+    Returns:
+      An `Estimate`.
+
+    Raises:
+      ValueError: shapes do not fit, or a cluster has fewer than 2 examples (1 where that is all of it).
+    """
+    k = np.asarray(gram, np.float64)
+    if k.ndim != 2 or k.shape[0] != k.shape[1]:
+        raise ValueError(f"gram must be square, got shape {k.shape}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
+    p = _check_probs(probs, cluster_ids)
+    ids = _check_ids(cluster_ids, k.shape[0], len(p))
+    sizes = None if cluster_sizes is None else np.asarray(cluster_sizes, np.float64)
+    counts = _counts(ids, p, 1)
+    lone = np.flatnonzero((counts == 1) & (p > 0) & (True if sizes is None else sizes > 1))
+    if len(lone):
+        raise ValueError(f"cluster {int(lone[0])} has 1 example in the sample; at least 2 are needed")
+    if sizes is not None and (sizes.shape != p.shape or np.any(sizes < counts)):
+        raise ValueError(f"cluster_sizes must be at least the sample's counts {counts.tolist()}, got {sizes.tolist()}")
+    m = np.maximum(counts, 1).astype(np.float64)
+    unseen = np.ones_like(m) if sizes is None else 1.0 - m / np.maximum(sizes, 1)
+    shrink = np.ones_like(m) if sizes is None else (sizes - 1.0) / np.maximum(sizes, 1)
+    even = (1.0 / m)[ids]
+    values = [float(v[0]) for v in _statistics(*_moments(k, even[None], ids, len(p)), p, m, unseen, shrink)]
+
+    intervals = [Interval(v, v, v) for v in values]
+    if bootstrap:
+        draws = _resampled_weights(np.random.default_rng(seed), ids, counts, bootstrap)
+        chunks = [
+            np.stack(_statistics(*_moments(k, part, ids, len(p)), p, m, unseen, shrink))
+            for part in np.array_split(draws, max(1, bootstrap // 25))
+        ]
+        again = np.concatenate(chunks, axis=1)
+        # Resampling adds the scatter of the means once more, and what was taken from a finite cluster without
+        # replacement scatters less: only the resamples' spread around their own mean is used.
+        tails = np.quantile(again - again.mean(axis=1, keepdims=True), [(1 - confidence) / 2, (1 + confidence) / 2], 1)
+        finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
+        intervals = [
+            Interval(v, float(v + finite * low), float(v + finite * high)) for v, low, high in zip(values, *tails)
+        ]
+    return Estimate(*intervals, confidence=confidence)
+
+
+def _resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:
+    """`[num, S]` weights of bootstrap resamples drawn within each cluster; each cluster's weights sum to 1."""
+    weights = np.zeros((num, len(ids)))
+    for n, m in enumerate(counts):
+        if m:
+            members = np.flatnonzero(ids == n)
+            weights[:, members] = rng.multinomial(m, np.full(m, 1.0 / m), size=num) / m
+    return weights
+
+
+class BatchNoise(NamedTuple):
+    """What remains of the variance in the mean gradient of a batch."""
+
+    in_cluster: float
+    between_cluster: float
+
+    @property
+    def total(self) -> float:
+        return self.in_cluster + self.between_cluster
+
+    @property
+    def between_share(self) -> float:
+        """The part of the batch's noise that lies between clusters: what Discover can remove."""
+        return self.between_cluster / self.total if self.total > 0 else 0.0
+
+
+def batch_noise(
+    in_cluster: float,
+    between_cluster: float,
+    *,
+    num_groups: int,
+    group_size: int,
+    composition: Composition = "random",
+) -> BatchNoise:
+    r"""The variance of a batch's mean gradient, by how the batch is drawn.
+
+    For `random` batches, G groups of b examples, each group from one cluster picked by its probability,
+    $V_{in}/(Gb) + V_{bet}/G$: the between-cluster part shrinks with the number of *groups*. For `shuffled` batches of
+    G·b examples, $(V_{in} + V_{bet})/(Gb)$.
+
+    Example:
+      >>> round(batch_noise(8.0, 1.0, num_groups=2, group_size=32).between_share, 2)
+      0.8
+      >>> round(batch_noise(8.0, 1.0, num_groups=2, group_size=32, composition="shuffled").between_share, 2)
+      0.11
+    """
+    if num_groups < 1 or group_size < 1:
+        raise ValueError(f"num_groups and group_size must be at least 1, got {num_groups} and {group_size}")
+    if composition not in ("random", "shuffled"):
+        raise ValueError(f"composition must be random or shuffled, got {composition!r}")
+    size = num_groups * group_size
+    draws = num_groups if composition == "random" else size
+    return BatchNoise(max(in_cluster, 0.0) / size, max(between_cluster, 0.0) / draws)
+
+
+@dataclass(frozen=True)
+class MeasuredNoise:
+    """The noise of batches that were drawn; `error` is the standard error of `total`."""
+
+    in_cluster: float
+    between_cluster: float
+    total: float
+    error: float
+
+
+def measured_batch_noise(
+    gram: ArrayLike, cluster_ids: ArrayLike, batches: ArrayLike, probs: ArrayLike | None = None
+) -> MeasuredNoise:
+    r"""Measures E‖batch mean − g‖² over batches as they were really drawn, whatever drew them.
+
+    The between-cluster part of a batch is $‖Σ_n (w_n − p_n) g_n‖²$, w_n its share of cluster n; the in-cluster part is
+    what the batch's examples deviate from their clusters' means. Over many batches the parts add up to the total
+    (in each single one a cross term of mean zero is left).
+
+    Args:
+      gram: `[S, S]` of the whole population, or of a sample that stands for it.
+      cluster_ids: `[S]`.
+      batches: int `[T, B]`, rows of the Gram matrix; −1 is padding.
+      probs: the clusters' probabilities; their shares of the sample if None.
+
+    Returns:
+      Means over the T batches.
+    """
+    k = np.asarray(gram, np.float64)
+    p = _check_probs(probs, cluster_ids)
+    ids = _check_ids(cluster_ids, k.shape[0], len(p))
+    index = np.asarray(batches)
+    if index.ndim != 2 or index.max(initial=-1) >= len(ids):
+        raise ValueError(f"batches must be [batches, examples] with entries below {len(ids)}, got {index.shape}")
+    counts = np.maximum(_counts(ids, p, 1), 1)
+    even = (1.0 / counts)[ids]
+    weights = np.zeros((index.shape[0], len(ids)))
+    row, column = np.nonzero(index >= 0)
+    np.add.at(weights, (row, index[row, column]), 1.0)
+    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
+    share = np.zeros((len(weights), len(p)))
+    for n in range(len(p)):
+        share[:, n] = weights[:, ids == n].sum(axis=1)
+
+    def squared(w: Floats) -> Floats:
+        return np.einsum("ts,ts->t", w @ k, w)
+
+    expected = (p[ids] * even)[None]
+    composed = share[:, ids] * even
+    total = squared(weights - expected)
+    return MeasuredNoise(
+        in_cluster=float(squared(weights - composed).mean()),
+        between_cluster=float(squared(composed - expected).mean()),
+        total=float(total.mean()),
+        error=float(total.std(ddof=1) / np.sqrt(len(total))) if len(total) > 1 else float("nan"),
+    )
