@@ -1,0 +1,39 @@
+# make demo   the main job on embedded data: a table, figures and a page to open
+# make test   style, types and tests
+# Both set up everything on a machine that has only Python 3.11 or newer, git and make.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
+	  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+
+.PHONY: setup demo test test-slow check docs clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed, and none was found on PATH"; exit 1; }
+	@echo "Setting up $(VENV) (once; a minute or two) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/discover compare digits --out runs/demo --overwrite
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --level error
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow -q
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) runs site build dist .pytest_cache .hypothesis

@@ -1,0 +1,265 @@
+r"""The rule of the Discover family: every other method here is one setting of it.
+
+A batch is G groups, a group belongs to one cluster, the optimizer gets one gradient per group. For group k:
+cluster n_k, b_k examples, mean gradient ĝ_k. For each cluster n in the batch, w_n is its share of the batch's
+examples, ĝ_n the mean gradient over them, g_n its buffer, and
+
+    δ_n = ĝ_n − g_n,        Δ = Σ_n w_n δ_n,        ḡ = Σ_n p_n g_n   (over all clusters, always)
+
+The rule:
+
+    direction    d  = ḡ + (1 − νβ)·Δ                                                        (F1)
+    buffers      g_n ← g_n + ρ_n·δ_n              for the clusters in the batch             (F2)
+    mean         ḡ  ← ḡ + Σ_n p_n ρ_n δ_n         the same change, so ḡ = Σ p_n g_n stays   (F3)
+    rate         ρ_n = min(1, (1 − β)·w_n/p_n)    "proportional"                            (F4)
+                 ρ_n = 1 − β                      "per_visit"                               (F5)
+
+Equation 3 of the paper is (F1) with ν = 0; `docs/family.md` has the reductions and the reading of the rest.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from discover.optim._checks import (
+    check_choice,
+    check_cluster_ids,
+    check_group_axis,
+    check_group_sizes,
+    check_unit_interval,
+    refuse_optax_wrappers,
+)
+from discover.optim.clusters import Clusters
+
+
+class DiscoverState(NamedTuple):
+    """What the rule remembers. Invariant: `mean` = Σ_n p_n · `buffers`[n], to rounding."""
+
+    mean: Any  # ḡ; leaves shaped like the parameters, float32 or wider
+    buffers: Any  # g_n; leaves [N, ...], in `buffer_dtype`
+    examples_seen: Any  # float [N], examples seen of each cluster; None unless p_n is estimated
+
+
+class BatchWeights(NamedTuple):
+    """The scalars of one step: (F1) to (F5) without the gradients, shared by all parameters."""
+
+    read_ids: jax.Array  # int32 [G], the buffer that each group looks at
+    write_ids: jax.Array  # int32 [G], the same for one group of each cluster, elsewhere out of range
+    valid: jax.Array  # bool [G], the groups that count
+    active: jax.Array  # bool [], whether the batch has an example at all
+    share: jax.Array  # [G], b_k / |B|
+    correction: jax.Array  # [], 1 − νβ
+    cluster_mean: jax.Array  # [G, G], averages the groups of group k's cluster: ĝ_n from the ĝ_k
+    rate: jax.Array  # [G], ρ_n of the group's cluster
+    mean_keep: jax.Array  # [], factor on ḡ: 1 unless the probabilities are estimated
+    mean_old: jax.Array  # [G], weight of the old buffers in ḡ, once a cluster
+    mean_new: jax.Array  # [G], weight p_n of the new buffers in ḡ, once a cluster
+
+
+def batch_weights(
+    cluster_ids: jax.Array,
+    group_sizes: jax.Array | None,
+    probs: jax.Array,
+    examples_seen: jax.Array | None,
+    *,
+    correction: Any,
+    rate: Callable[[jax.Array, jax.Array], jax.Array],
+) -> tuple[BatchWeights, jax.Array | None]:
+    """The scalars of one step, and the new count of examples seen (None when p_n is given).
+
+    Args:
+      cluster_ids: int [G].
+      group_sizes: [G], or None when all groups are of one size.
+      probs: [N], p_n.
+      examples_seen: [N] to estimate p_n from, or None to take `probs`.
+      correction: the factor on Δ in the direction, 1 − νβ.
+      rate: ρ_n from (w_n, p_n).
+    """
+    num_groups, num_clusters, dtype = cluster_ids.shape[0], probs.shape[0], probs.dtype
+    ids = cluster_ids.astype(jnp.int32)
+    sizes = jnp.ones(num_groups, dtype) if group_sizes is None else group_sizes.astype(dtype)
+    valid = (ids >= 0) & (ids < num_clusters) & (sizes > 0)
+    sizes = jnp.where(valid, sizes, 0)
+    read_ids = jnp.where(valid, ids, 0)
+
+    total = jnp.sum(sizes)
+    share = sizes / jnp.where(total > 0, total, 1)
+    same = (ids[:, None] == ids[None, :]) & valid[:, None] & valid[None, :]
+    cluster_share = jnp.sum(jnp.where(same, share[None, :], 0), axis=1)  # w_n
+    first = valid & ~jnp.any(jnp.tril(same, -1), axis=1)  # one group speaks for its cluster
+
+    if examples_seen is None:
+        p = probs[read_ids]
+        p_still_in_mean, mean_keep = p, jnp.ones((), dtype)
+    else:
+        # With s_n examples seen before and c_n now, p_n = (s_n + c_n)/(S + C) = S/(S+C)·(s_n/S) + c_n/(S+C):
+        # all clusters shrink by one factor and only those of the batch gain, so ḡ can follow the new
+        # probabilities without a look at the other buffers.
+        seen_before = jnp.sum(examples_seen)
+        seen_after = seen_before + jnp.where(total > 0, total, 1)
+        examples_seen = examples_seen.at[read_ids].add(sizes)
+        p = examples_seen[read_ids] / seen_after
+        p_still_in_mean = p - cluster_share * total / seen_after
+        mean_keep = jnp.where(total > 0, seen_before / seen_after, 1)
+
+    weights = BatchWeights(
+        read_ids=read_ids,
+        # Out of range and all different: a scatter drops them, and may be told that no index repeats.
+        write_ids=jnp.where(first, ids, num_clusters + jnp.arange(num_groups, dtype=jnp.int32)),
+        valid=valid,
+        active=total > 0,
+        share=share,
+        correction=jnp.asarray(correction, dtype),
+        cluster_mean=jnp.where(same, share[None, :] / jnp.where(cluster_share > 0, cluster_share, 1)[:, None], 0),
+        rate=jnp.where(valid, rate(cluster_share, p), 0),
+        mean_keep=mean_keep,
+        mean_old=jnp.where(first, p_still_in_mean, 0),
+        mean_new=jnp.where(first, p, 0),
+    )
+    return weights, examples_seen
+
+
+def apply_rule(
+    weights: BatchWeights, grads: jax.Array, mean: jax.Array, buffers: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(F1) to (F3) for one parameter: only the buffers of the batch's clusters are read and written.
+
+    Args:
+      weights: the scalars of this step.
+      grads: [G, ...], one gradient per group.
+      mean: [...], ḡ.
+      buffers: [N, ...], all clusters' buffers.
+
+    Returns:
+      The direction d, the new ḡ and the new buffers.
+    """
+    dtype = mean.dtype
+
+    def per_group(values):
+        return values.astype(dtype).reshape(values.shape + (1,) * mean.ndim)
+
+    def over_groups(values):
+        return jnp.sum(values, axis=0)
+
+    # A group that does not count may hold anything, NaN included: it is cut out, not multiplied by zero.
+    grads = jnp.where(weights.valid.reshape(-1, *(1,) * mean.ndim), grads.astype(dtype), 0)
+    old = buffers.at[weights.read_ids].get(mode="promise_in_bounds").astype(dtype)
+    # Groups of the same cluster all compute that cluster's new buffer; one of them writes it.
+    cluster_grads = average_by_cluster(weights, grads)
+    new = (old + per_group(weights.rate) * (cluster_grads - old)).astype(buffers.dtype)
+
+    direction = mean + weights.correction.astype(dtype) * over_groups(per_group(weights.share) * (grads - old))
+    # From the buffers as stored, after rounding to their dtype: that is what keeps ḡ = Σ p_n g_n.
+    mean = weights.mean_keep.astype(dtype) * mean + over_groups(
+        per_group(weights.mean_new) * new.astype(dtype) - per_group(weights.mean_old) * old
+    )
+    buffers = buffers.at[weights.write_ids].set(new, mode="drop", unique_indices=True)
+    return jnp.where(weights.active, direction, 0), mean, buffers
+
+
+def average_by_cluster(weights: BatchWeights, grads: jax.Array) -> jax.Array:
+    """[G, ...]: for each group ĝ_n, the mean gradient over all the batch's examples of its cluster."""
+    mean = weights.cluster_mean.astype(grads.dtype)
+    return jnp.einsum("kj,j...->k...", mean, grads, precision=jax.lax.Precision.HIGHEST)
+
+
+def proportional_rate(beta: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """(F4): ρ_n = min(1, (1 − β)·w_n/p_n)."""
+    return lambda share, p: jnp.minimum(1, (1 - beta) * share / jnp.maximum(p, jnp.finfo(p.dtype).tiny))
+
+
+def per_visit_rate(beta: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """(F5): ρ_n = 1 − β."""
+    return lambda share, p: jnp.full_like(p, 1 - beta)
+
+
+RATES = {"proportional": proportional_rate, "per_visit": per_visit_rate}
+
+
+def scale_by_discover(
+    clusters: Clusters,
+    beta: Any = 0.95,
+    nu: Any = 0.95,
+    *,
+    rate: str = "proportional",
+    buffer_dtype: Any = None,
+    estimate_probs: bool = False,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Turns one gradient per group into one direction, with one momentum per cluster.
+
+    The rule is (F1) to (F5) at the top of this file. Under the proportional rate and ν = 1 the direction is
+    the updated ḡ: the mean of all the clusters' momenta, including those that the batch did not contain.
+
+    Args:
+      clusters: the clusters and their probabilities p_n.
+      beta: β in [0, 1], how long a cluster remembers. The paper's α is 1 − β, its α_n is (1 − β)/p_n.
+      nu: ν in [0, 1], how much of the step is momentum: 1 is the multi-momentum method, 0 the control
+        variate of the paper's Algorithm 1, in between Discover-QHM.
+      rate: "proportional" moves a buffer by its cluster's share of the batch relative to p_n, (F4);
+        "per_visit" by 1 − β at each visit, (F5), for very rare clusters.
+      buffer_dtype: dtype of the stored buffers, for instance `jnp.bfloat16` to halve the state. Arithmetic
+        and ḡ stay in float32 or wider.
+      estimate_probs: learn p_n from the group sizes seen so far instead of taking `clusters.probs`.
+
+    Returns:
+      An `optax.GradientTransformationExtraArgs`. Its update takes gradients with leaves [G, ...],
+      `cluster_ids` (int [G]) and, where groups differ or are padded, `group_sizes` ([G], 0 for padding). Its
+      output is shaped like the parameters. A group whose id is outside 0..N−1 or whose size is 0 changes
+      nothing; a batch without examples yields a zero direction and leaves the state as it was.
+
+    Raises:
+      ValueError: if β or ν is outside [0, 1], the rate is unknown, or gradients, ids and sizes do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tx = scale_by_discover(Clusters.uniform(3), beta=0.9, nu=1.0)
+      >>> state = tx.init(jnp.zeros(2))
+      >>> grads = jnp.array([[1.0, 0.0], [0.0, 1.0]])       # two groups
+      >>> direction, state = tx.update(grads, state, cluster_ids=jnp.array([0, 2]))
+      >>> direction.shape
+      (2,)
+
+    Departs from the paper: Algorithm 1 as printed moves ḡ by α·Δ, which drifts away from Σ p_n g_n as soon as a
+    batch has several groups. `paper_discover` keeps the printed lines.
+    """
+    if not isinstance(clusters, Clusters):
+        raise TypeError(f"clusters must be a discover.Clusters, got {type(clusters).__name__}; try Clusters.uniform(n)")
+    check_unit_interval("beta", beta)
+    check_unit_interval("nu", nu)
+    check_choice("rate", rate, tuple(RATES))
+    num_clusters = clusters.num_clusters
+
+    def init(params):
+        def zero_mean(p):
+            return jnp.zeros(jnp.shape(p), jnp.promote_types(jnp.result_type(p), jnp.float32))
+
+        def zero_buffers(p):
+            dtype = buffer_dtype or jnp.promote_types(jnp.result_type(p), jnp.float32)
+            return jnp.zeros((num_clusters, *jnp.shape(p)), dtype)
+
+        seen = jnp.zeros(num_clusters, jnp.result_type(float)) if estimate_probs else None
+        return DiscoverState(jax.tree.map(zero_mean, params), jax.tree.map(zero_buffers, params), seen)
+
+    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, **_):
+        del params
+        refuse_optax_wrappers("discover")
+        num_groups = check_group_axis(updates, state.mean)
+        ids = check_cluster_ids(cluster_ids, num_groups)
+        sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
+        probs = jnp.asarray(clusters.probs, jnp.result_type(float))
+        weights, seen = batch_weights(
+            ids, sizes, probs, state.examples_seen, correction=1 - nu * beta, rate=RATES[rate](beta)
+        )
+
+        leaves, treedef = jax.tree.flatten(updates)
+        results = [
+            apply_rule(weights, *leaf)
+            for leaf in zip(leaves, jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers))
+        ]
+        direction, mean, buffers = (treedef.unflatten(part) for part in zip(*results)) if leaves else (updates,) * 3
+        return direction, DiscoverState(mean, buffers, seen)
+
+    return optax.GradientTransformationExtraArgs(init, update)
