@@ -1,0 +1,24 @@
+"""Clustered data: sources, clusterings, batches of cluster-pure groups, label noise, augmentation."""
+
+from discover.data.clustering import Clustering, cluster
+from discover.data.dataset import Dataset, Split, stratified_split
+from discover.data.errors import ArchiveError, BadImageError, DataError, DatasetNotFoundError
+from discover.data.noise import LabelNoise
+from discover.data.sampling import Batch, BatchPlan
+from discover.data.sources import load
+
+__all__ = [
+    "ArchiveError",
+    "BadImageError",
+    "Batch",
+    "BatchPlan",
+    "Clustering",
+    "DataError",
+    "Dataset",
+    "DatasetNotFoundError",
+    "LabelNoise",
+    "Split",
+    "cluster",
+    "load",
+    "stratified_split",
+]
