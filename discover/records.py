@@ -197,9 +197,7 @@ def extract_run(
     if (source / ENVIRONMENT).exists():
         write_json(target / ENVIRONMENT, read_json(source / ENVIRONMENT))
     write_text(target / METRICS, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
-    write_json(
-        target / SUMMARY, {**summary, "seeds": seeds, "members": chosen, "final": gather_final(chosen)}
-    )
+    write_json(target / SUMMARY, {**summary, "seeds": seeds, "members": chosen, "final": gather_final(chosen)})
     return target
 
 

@@ -23,7 +23,7 @@ OPTIMIZERS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
         "momentum": ("beta",),
         "qhm": ("beta", "nu"),
         "igt": ("beta", "tail_fraction"),
-        "adam": ("b1", "b2", "eps"),
+        "adam": ("beta1", "beta2", "eps"),
         "discover": ("beta", "nu"),
         "discover_qhm": ("beta", "nu"),
         "discover_igt": ("beta", "nu", "tail_fraction"),
@@ -32,6 +32,16 @@ OPTIMIZERS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
         "paper_discover_igt": ("alpha", "alpha_n", "tail_fraction"),
     }
 )
+REQUIRED: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
+    {
+        "discover_qhm": ("nu",),
+        "paper_discover": ("alpha",),
+        "paper_discover_qhm": ("alpha", "nu"),
+        "paper_discover_igt": ("alpha",),
+    }
+)
+"""Hyperparameters without a default of the optimizer's own."""
+
 CLUSTERED = tuple(name for name in OPTIMIZERS if "discover" in name)
 """The optimizers that keep a buffer per cluster, and so need one gradient per group."""
 
@@ -43,8 +53,8 @@ HYPERPARAMETERS = (
     "tail_fraction",
     "alpha",
     "alpha_n",
-    "b1",
-    "b2",
+    "beta1",
+    "beta2",
     "eps",
     "weight_decay",
     "l2",
@@ -84,17 +94,19 @@ class ClustersConfig:
     """What the clusters are.
 
     Attributes:
-        by: the clustering. `classes` goes by the observed (noisy) label where there is label noise.
+        by: the clustering; `column` takes the one of the data set that `column` names, `none` is one cluster.
         number: number of clusters, for `random` and `kmeans`.
-        column: the column of the data set, for `column`.
+        labels: with label noise, whether `classes` goes by the `observed` label or by the `true` one.
+        column: the column for `column`, or the embedding for `kmeans` (None: pixels).
+        path: the file for `file`.
         seed: seed of `random` and `kmeans`.
     """
 
-    by: Literal["classes", "true_classes", "superclasses", "augmentations", "random", "kmeans", "column"] = (
-        "classes"
-    )
-    number: int | None = None
+    by: Literal["classes", "superclasses", "augmentations", "random", "kmeans", "column", "file", "none"] = "classes"
+    number: int = 10
+    labels: Literal["observed", "true"] = "observed"
     column: str | None = None
+    path: str | None = None
     seed: int = 0
 
 
@@ -103,13 +115,16 @@ class BatchConfig:
     """How batches are drawn: ``groups`` groups of ``group_size`` examples, each of one cluster.
 
     Attributes:
-        composition: `random` (cluster by its probability, as in the paper), `balanced`, or `shuffled`
-            (ordinary batches without regard to clusters: the control).
+        composition: `random` (cluster by its probability, as in the paper), `balanced` (each cluster as near to
+            its share as can be), `shuffled` (ordinary batches without regard to clusters: the control), or
+            `given` (group k has cluster given[k], always).
+        given: a cluster id for each group, for `given`.
     """
 
-    composition: Literal["random", "balanced", "shuffled"] = "random"
+    composition: Literal["random", "balanced", "shuffled", "given"] = "random"
     groups: int = 8
     group_size: int = 32
+    given: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,8 +170,8 @@ class OptimizerConfig:
     tail_fraction: float | None = None
     alpha: float | None = None
     alpha_n: float | None = None
-    b1: float | None = None
-    b2: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
     eps: float | None = None
     weight_decay: float = 0.0
     l2: float = 0.0
@@ -304,18 +319,31 @@ class Config:
                 has = f"it has {', '.join(allowed)}" if allowed else "it has none of its own"
                 raise ConfigError(f"optimizer {self.optimizer.name!r} has no {name} (got {value}); {has}")
             check_hyperparameter(name, value)
+        for name in REQUIRED.get(self.optimizer.name, ()):
+            if getattr(self.optimizer, name) is None:
+                raise ConfigError(f"optimizer {self.optimizer.name!r} needs optimizer.{name}")
         data, batches, training, clusters = self.data, self.batches, self.training, self.clusters
         in_range("data.validation", data.validation, 0, 1, upper_open=True)
         in_range("data.label_noise", data.label_noise, 0, 1)
         at_least("data.padding", data.padding, 0)
         at_least("batches.groups", batches.groups, 1)
         at_least("batches.group_size", batches.group_size, 1)
-        if clusters.number is not None:
-            at_least("clusters.number", clusters.number, 1)
-        if clusters.by in ("random", "kmeans") and clusters.number is None:
-            raise ConfigError(f"clusters.by={clusters.by} needs clusters.number")
-        if clusters.by == "column" and clusters.column is None:
-            raise ConfigError("clusters.by=column needs clusters.column, the name of a column of the data")
+        at_least("clusters.number", clusters.number, 1)
+        for kind in ("column", "path"):
+            by = "file" if kind == "path" else kind
+            if clusters.by == by and getattr(clusters, kind) is None:
+                raise ConfigError(f"clusters.by={by} needs clusters.{kind}")
+        if (batches.composition == "given") != bool(batches.given):
+            raise ConfigError(
+                "batches.given goes with batches.composition=given, "
+                f"got composition={batches.composition} and given={list(batches.given)}"
+            )
+        if batches.given and len(batches.given) != batches.groups:
+            raise ConfigError(
+                f"batches.given needs a cluster id for each of the {batches.groups} groups, got {len(batches.given)}"
+            )
+        if clusters.by == "augmentations" and batches.composition == "shuffled":
+            raise ConfigError("clusters.by=augmentations has no shuffled batches; use batches.composition=random")
         for name in ("depth", "width"):
             value = getattr(self.model, name)
             if value is not None:
@@ -353,7 +381,7 @@ def check_hyperparameter(name: str, value: float) -> None:
     if name in ("learning_rate", "weight_decay", "l2", "clip_norm"):
         if value < 0:
             raise ConfigError(f"optimizer.{name} must be at least 0, got {value}")
-    elif name in ("beta", "b1", "b2"):
+    elif name in ("beta", "beta1", "beta2"):
         in_range(f"optimizer.{name}", value, 0, 1, upper_open=True)
     elif name == "nu":
         in_range("optimizer.nu", value, 0, 1)
@@ -402,8 +430,6 @@ def _unknown_key(key: str) -> ConfigError:
     near = tails[:1] or difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
     if not near:
         by_tail = {k.rpartition(".")[2]: k for k in reversed(keys)}
-        near = [
-            by_tail[t] for t in difflib.get_close_matches(key.rpartition(".")[2], by_tail, n=1, cutoff=0.6)
-        ]
+        near = [by_tail[t] for t in difflib.get_close_matches(key.rpartition(".")[2], by_tail, n=1, cutoff=0.6)]
     hint = f"did you mean {near[0]!r}?" if near else f"keys look like {keys[1]!r}; there are {len(keys)}"
     return ConfigError(f"unknown key {key!r}: {hint}")

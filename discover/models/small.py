@@ -16,9 +16,7 @@ from discover.models.layers import Conv, ConvFn, dense, dropout, fold, group_nor
 class Logistic(nnx.Module):
     """Multinomial logistic regression: one affine layer on the flattened input, started at zero."""
 
-    def __init__(
-        self, input_shape: tuple[int, ...], num_classes: int, *, dtype: Any = jnp.float32, rngs: nnx.Rngs
-    ):
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, *, dtype: Any = jnp.float32, rngs: nnx.Rngs):
         self.head = nnx.Linear(
             math.prod(input_shape),
             num_classes,
@@ -82,9 +80,7 @@ class CNN(nnx.Module):
             raise ValueError(f"depth of a CNN must be at least 1, got {depth}")
         conv: dict[str, Any] = {"dtype": dtype, "conv_general_dilated": conv_general_dilated, "rngs": rngs}
         sizes = [in_channels, *(width * 2**layer for layer in range(depth))]
-        self.convs = nnx.List(
-            [Conv(a, b, 3, stride=2 if n else 1, **conv) for n, (a, b) in enumerate(pairwise(sizes))]
-        )
+        self.convs = nnx.List([Conv(a, b, 3, stride=2 if n else 1, **conv) for n, (a, b) in enumerate(pairwise(sizes))])
         self.norms = nnx.List([group_norm(size, 8, dtype=dtype, rngs=rngs) for size in sizes[1:]])
         self.head = dense(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
         self.dropout_rate = dropout_rate

@@ -1,0 +1,223 @@
+"""Checkpoints through orbax: atomic, in the background, the last few and the best, verified when read.
+
+A checkpoint is the state's arrays and a small JSON note. The note holds a fingerprint of the arrays, computed on the
+device from their bits, so that a checkpoint whose bytes have changed on disk is recognised even where the storage
+format does not notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as policies
+
+from discover.training.errors import RunError, is_disk_full
+
+
+class Checkpoints:
+    """The checkpoints of one part of a run, in one directory.
+
+    Args:
+        directory: created when the first checkpoint is written.
+        keep: how many of the newest are kept, besides the best one.
+    """
+
+    def __init__(self, directory: Path, *, keep: int = 3):
+        self.directory = Path(directory).absolute()
+        best = policies.BestN(
+            get_metric_fn=lambda metrics: metrics["score"], n=1, keep_checkpoints_without_metrics=False
+        )
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
+            enable_async_checkpointing=True,
+            # A step is written twice only where the first one was damaged, and then it is deleted before.
+            save_interval_steps=1,
+        )
+        with self._one_line_errors(), _quiet():
+            self._manager = ocp.CheckpointManager(self.directory, options=options)
+
+    def save(self, step: int, state: Any, note: dict[str, Any], *, score: float | None = None) -> None:
+        """Starts to write a checkpoint, and returns once the state may be changed.
+
+        Args:
+            step: its name; steps only grow.
+            state: any tree of arrays.
+            note: a small JSON object that comes back with it.
+            score: the higher the better; the best one is kept. None: never the best.
+
+        Raises:
+            RunError: the disk is full, now or for the checkpoint before.
+        """
+        leaves = _named_leaves(state)
+        note = {**note, "fingerprint": fingerprint(leaves)}
+        if any(_on_host(x) for x in leaves.values()):
+            # Host memory is written from where it lies, and the next step is about to overwrite it.
+            leaves = jax.tree.map(jnp.copy, leaves)
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(leaves), note=ocp.args.JsonSave(note))
+        metrics = None if score is None or not np.isfinite(score) else {"score": float(score)}
+        with self._one_line_errors(), _quiet():
+            self._manager.save(step, args=arguments, metrics=metrics, force=True)
+
+    def wait(self) -> None:
+        """Returns when everything is on disk; raises :class:`RunError` if the disk is full."""
+        with self._one_line_errors(), _quiet():
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+
+    def steps(self) -> list[int]:
+        """The steps that have a complete checkpoint, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def best_step(self) -> int | None:
+        """The step with the highest score, or None where none has one."""
+        with _quiet():
+            metrics: list[tuple[Any, int]] = [(self._manager.metrics(step), step) for step in self.steps()]
+        scored = [(found["score"], step) for found, step in metrics if found]
+        return max(scored)[1] if scored else None
+
+    def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
+        """Reads one checkpoint.
+
+        Args:
+            step: one of :meth:`steps`.
+            like: a tree of the same structure, of arrays or ``jax.ShapeDtypeStruct``; says where arrays go.
+
+        Returns:
+            The state and the note.
+
+        Raises:
+            DamagedCheckpoint: it cannot be read, does not fit, or its bits have changed.
+        """
+        wanted = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
+            for name, leaf in _named_leaves(like).items()
+        }
+        arguments = ocp.args.Composite(state=ocp.args.StandardRestore(wanted), note=ocp.args.JsonRestore())
+        try:
+            with _quiet():
+                found: Any = self._manager.restore(step, args=arguments)
+            leaves, note = found["state"], dict(found["note"])
+            expected = note.pop("fingerprint")
+            same = fingerprint(leaves) == expected
+        except Exception as error:  # the storage layers raise many kinds, and none of them should end a run here
+            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+            raise DamagedCheckpoint(f"checkpoint {step} cannot be read ({reason})") from error
+        if not same:
+            raise DamagedCheckpoint(f"checkpoint {step} is damaged (its contents have changed)")
+        structure = jax.tree.structure(like)
+        return jax.tree.unflatten(structure, [leaves[name] for name in _named_leaves(like)]), note
+
+    def restore_newest(
+        self, like: Any, *, message: Callable[[str], None], accept: Callable[[dict[str, Any]], str | None]
+    ) -> tuple[int, Any, dict[str, Any]] | None:
+        """Reads the newest checkpoint that is whole, deleting (and naming) damaged ones on the way.
+
+        Args:
+            like: see :meth:`restore`.
+            message: told about each checkpoint that was passed over.
+            accept: looks at a note and says what is wrong with it, or None.
+
+        Returns:
+            (step, state, note), or None where there is no usable checkpoint.
+        """
+        for step in reversed(self.steps()):
+            try:
+                state, note = self.restore(step, like)
+                wrong = accept(note)
+                if wrong is None:
+                    return step, state, note
+                reason = f"checkpoint {step} does not match its records ({wrong})"
+            except DamagedCheckpoint as error:
+                reason = str(error)
+            before = [s for s in self.steps() if s < step]
+            message(f"{reason}; going back to {f'step {before[-1]}' if before else 'the start'}")
+            self.delete(step)
+        return None
+
+    def delete(self, step: int) -> None:
+        """Removes one checkpoint, so that the step can be written again."""
+        with self._one_line_errors(), _quiet():
+            self._manager.delete(step)
+            self._manager.reload()
+
+    def close(self) -> None:
+        """Waits for the writing to end and lets go of the threads; errors were raised by :meth:`wait`."""
+        with contextlib.suppress(Exception), _quiet():
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _one_line_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if is_disk_full(error):
+                raise RunError(
+                    f"no space left on the disk for a checkpoint in {self.directory.parent.name}/"
+                    f"{self.directory.name}: free some space and resume"
+                ) from error
+            raise
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint that cannot be used; the message is one line."""
+
+
+def fingerprint(tree: Any) -> list[int]:
+    """A 32-bit checksum of the bits of every leaf, computed where the arrays are.
+
+    Words are multiplied by odd numbers that depend on their place and summed modulo 2^32, so any single change of
+    a word, and almost any other change, alters it. Integer arithmetic: the same on every device.
+
+    Example:
+        >>> fingerprint([jnp.zeros(2), jnp.ones(2)]) == fingerprint([jnp.ones(2), jnp.zeros(2)])
+        False
+    """
+    return [int(x) for x in np.asarray(_fingerprint(jax.tree.leaves(tree)))]
+
+
+@jax.jit
+def _fingerprint(leaves: list[jax.Array]) -> jax.Array:
+    def one(leaf: jax.Array) -> jax.Array:
+        if leaf.dtype == jnp.bool_:
+            words = leaf.astype(jnp.uint32)
+        else:
+            unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[leaf.dtype.itemsize]
+            words = jax.lax.bitcast_convert_type(leaf, unsigned).astype(jnp.uint32)
+        words = words.reshape(-1)
+        places = jax.lax.iota(jnp.uint32, words.shape[0])
+        return jnp.sum(words * (places * jnp.uint32(2654435762) + jnp.uint32(1)), dtype=jnp.uint32)
+
+    return jnp.stack([one(leaf) for leaf in leaves])
+
+
+def _named_leaves(tree: Any) -> dict[str, Any]:
+    """Leaves by number and path: readable on disk, and independent of the classes that make up the state."""
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {
+        f"{number:04d}.{jax.tree_util.keystr(path, simple=True, separator='.')}": leaf
+        for number, (path, leaf) in enumerate(paths)
+    }
+
+
+def _on_host(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and any(device.platform == "cpu" for device in leaf.devices())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the storage library's running commentary out of the terminal; errors are raised, not logged."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

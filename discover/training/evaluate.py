@@ -1,0 +1,51 @@
+"""Loss and accuracy on a whole split, at the parameters that the optimizer means to be judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from discover.optim import igt_eval_params
+from discover.training.step import StepMetrics, TrainState
+
+
+def make_evaluate(
+    apply: Callable[..., jax.Array], scale: Callable[[jax.Array], jax.Array], *, batch_size: int
+) -> Callable[[TrainState, jax.Array, jax.Array], StepMetrics]:
+    """Builds ``evaluate(state, images, labels)``: mean loss and accuracy, without dropout or augmentation.
+
+    Parameters are those of ``igt_eval_params``: IGT's true ones, for every other optimizer the loop's own.
+
+    Args:
+        apply: ``apply(params, x) -> logits``.
+        scale: turns stored examples into the network's input.
+        batch_size: examples computed at once; the last batch may be smaller.
+    """
+
+    def sums(params: Any, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits = apply(params, scale(images))
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return jnp.sum(losses), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+
+    def evaluate(state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
+        params = igt_eval_params(state.opt_state, state.params)
+        count = labels.shape[0]
+        whole = count // batch_size * batch_size
+        loss, right = jnp.zeros(()), jnp.zeros((), jnp.int32)
+        if whole:
+            batches = (
+                images[:whole].reshape(-1, batch_size, *images.shape[1:]),
+                labels[:whole].reshape(-1, batch_size),
+            )
+            losses, rights = jax.lax.map(lambda batch: sums(params, *batch), batches)
+            loss, right = jnp.sum(losses), jnp.sum(rights)
+        if whole < count:
+            last_loss, last_right = sums(params, images[whole:], labels[whole:])
+            loss, right = loss + last_loss, right + last_right
+        return StepMetrics(loss / count, right / count)
+
+    return evaluate
