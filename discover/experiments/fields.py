@@ -39,9 +39,7 @@ def _describe(hint: Any) -> str:
         elif get_origin(option) is tuple:
             words.append("whole numbers separated by commas")
         else:
-            words.append(
-                {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option]
-            )
+            words.append({int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option])
     return " or ".join(words)
 
 

@@ -35,3 +35,419 @@ a checkpoint written). All but ConfigError are subclasses of ``RunError``, in ``
 Validation is evaluated every ``eval_every`` steps and at the end; test at the end only, or, where there is no
 validation split, at every evaluation. Steps count from 1: a line says what was so after that many steps.
 """
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from discover import records
+from discover.data import DataError, Dataset
+from discover.experiments.build import (
+    SMALL_MODEL,
+    Member,
+    build_data,
+    build_members,
+    build_network_for,
+    build_plan,
+    build_programs,
+    drawer,
+    program_key,
+    total_steps,
+    traced_names,
+)
+from discover.experiments.config import Config, ConfigError
+from discover.experiments.run_directory import RunDirectory
+from discover.training.checkpoint import Checkpoints
+from discover.training.errors import RunError, RunStopped, is_disk_full
+from discover.training.log import MemberLog
+from discover.training.loop import LoopData, LoopSettings, train
+from discover.training.placement import Placement
+from discover.training.program import Members, Programs
+from discover.training.progress import Progress, Quiet
+from discover.training.schedule import factor
+from discover.training.signals import StopRequest
+
+__all__ = ["Member", "MemberResult", "RunResult", "load_params", "run"]
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """One member's end and its lines of the metrics."""
+
+    seed: int
+    hyperparameters: dict[str, float]
+    final: dict[str, dict[str, float]] | None
+    diverged_at: int | None
+    metrics: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run."""
+
+    status: str
+    steps: int
+    out_dir: Path | None
+    steps_per_second: float | None
+    compile_seconds: float
+    members: list[MemberResult]
+    summary: dict[str, Any]
+
+
+def run(
+    config: Config,
+    out_dir: Path | str | None,
+    *,
+    members: Sequence[Member] | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    checkpoints: bool = True,
+    tensorboard: bool = False,
+    command: Sequence[str] | None = None,
+    programs: MutableMapping[str, Programs] | None = None,
+    dataset: Dataset | None = None,
+) -> RunResult:
+    """Trains a configuration to its end; see the top of this file for what it leaves and how it fails.
+
+    Args:
+        config: what to do.
+        out_dir: the run directory; None keeps everything in memory.
+        members: who trains; default one member for each of the configuration's seeds.
+        resume: continue what is in ``out_dir`` (start anew where there is nothing yet).
+        progress: is told what happens.
+        checkpoints: whether to write any.
+        tensorboard: also write event files.
+        command: the command line for the records.
+        programs: compiled programs of earlier runs in this process, to be reused and added to.
+        dataset: the data set, if it is loaded already; it must be what ``config.data`` describes.
+
+    Returns:
+        The finished run, with every member's metrics.
+
+    Raises:
+        ConfigError, RunError, NonFiniteLoss, RunStopped: one line each, with an ``exit_code``.
+    """
+    config.check()
+    explicit = members is not None
+    everyone = list(members) if members is not None else [Member(seed) for seed in config.training.seeds]
+    if not everyone:
+        raise ConfigError("members needs at least one member, got none")
+    names = traced_names(config, everyone)
+    progress = progress if progress is not None else Quiet()
+    with _one_line_errors(out_dir), contextlib.ExitStack() as stack:
+        directory = None
+        if out_dir is not None:
+            directory = stack.enter_context(RunDirectory(Path(out_dir)))
+            finished = directory.open(config, _describe(everyone), resume=resume)
+            if finished:
+                return _recorded(directory, everyone, explicit)
+        job = _Job(
+            config, everyone, explicit, names, directory, progress, checkpoints, tensorboard, programs, dataset, stack
+        )
+        if directory is not None:
+            devices = [device.device_kind for device in jax.devices()]
+            argv = list(sys.argv if command is None else command)
+            directory.begin(config, _describe(everyone), records.environment(devices, jax.default_backend(), argv))
+        try:
+            return job.train()
+        except (RunError, KeyboardInterrupt) as error:
+            status = "stopped" if isinstance(error, RunStopped | KeyboardInterrupt) else "failed"
+            if directory is not None:
+                with contextlib.suppress(OSError):  # a full disk is being reported already
+                    directory.end({**job.summary(status), "reason": str(error)})
+            if not isinstance(error, RunStopped):
+                progress.finish(status=status)
+            raise
+
+
+class _Job:
+    """The parts of one run, trained one after the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        everyone: list[Member],
+        explicit: bool,
+        names: Sequence[str],
+        directory: RunDirectory | None,
+        progress: Progress,
+        checkpoints: bool,
+        tensorboard: bool,
+        programs: MutableMapping[str, Programs] | None,
+        dataset: Dataset | None,
+        stack: contextlib.ExitStack,
+    ):
+        self.config, self.everyone, self.explicit, self.names = config, everyone, explicit, names
+        self.directory, self.progress, self.checkpoints, self.stack = directory, progress, checkpoints, stack
+        self.dataset = dataset if dataset is not None else build_data(config)
+        self.steps = total_steps(config, self.dataset)
+        self.network = build_network_for(config, self.dataset)
+        self.placement = Placement()
+        self.plans = {seed: build_plan(config, self.dataset, seed) for seed in {m.seed for m in everyone}}
+        key = program_key(config, names)
+        shared = programs if programs is not None else {}
+        if key not in shared:
+            probs = next(iter(self.plans.values())).probs
+            shared[key] = build_programs(config, self.dataset, self.network, probs)
+        self.programs = shared[key]
+        self.compiled_before = self.programs.compile_seconds
+        self.lines: list[dict[str, Any]] = []
+        self.diverged_at: dict[int, int] = {}
+        self.train_seconds, self.trained_steps, self.done = 0.0, 0, 0
+        self.writer: records.MetricsWriter | None = None
+        self.sinks: list[Callable[[list[dict[str, Any]]], None]] = []
+        if tensorboard and directory is not None:
+            from discover.experiments.tensorboard import event_writer
+
+            self.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
+
+    def train(self) -> RunResult:
+        """Trains all parts and writes the summary."""
+        together = self.config.training.together
+        if together is None:
+            together = len(self.everyone) if self.network.num_parameters <= SMALL_MODEL else 1
+        starts = range(0, len(self.everyone), together)
+        data = self._device_data()
+        length = 0
+        with StopRequest() as stop:
+            for part, first in enumerate(starts):
+                length = self._train_part(part, first, self.everyone[first : first + together], data, stop, length)
+        if self.writer is not None:
+            self.writer.sync()
+        self.progress.finish(status="finished")
+        summary = self.summary("finished")
+        if self.directory is not None:
+            self.directory.end(summary)
+        return _result(summary, self.lines, self.directory, self.explicit)
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """What is known now, as summary.json has it."""
+        members = _member_summaries(self.everyone, self.lines, self.diverged_at, self.steps, self.explicit)
+        rate = self.trained_steps / self.train_seconds if self.train_seconds > 0 else None
+        return {
+            "status": status,
+            "optimizer": self.config.optimizer.name,
+            "learning_rate": self.config.optimizer.learning_rate,
+            "steps": self.done,
+            "total_steps": self.steps,
+            "seeds": [member.seed for member in self.everyone],
+            "final": records.gather_final(members),
+            "members": members,
+            "parameters": self.network.num_parameters,
+            "steps_per_second": rate,
+            "train_seconds": self.train_seconds,
+            "compile_seconds": self.programs.compile_seconds - self.compiled_before,
+        }
+
+    def _train_part(
+        self, part: int, first: int, group: list[Member], data: LoopData, stop: StopRequest, length: int
+    ) -> int:
+        """Trains members that go together, from their newest checkpoint; returns the length of the metrics."""
+        config, training = self.config, self.config.training
+        arrays, seeds = build_members(config, group, self.names, self.steps)
+        arrays = Members(*self.placement.members(tuple(arrays)))
+        offset = {"length": length}
+        log = self._log(first, group)
+        start, state, store = 0, None, None
+        if self.directory is not None and self.checkpoints:
+            store = Checkpoints(self.directory.path / records.CHECKPOINTS / f"part-{part}", keep=training.keep)
+            self.stack.callback(store.close)
+            like = self.placement.like(self.programs.abstract_state(arrays))
+            found = store.restore_newest(like, message=self.progress.message, accept=self.directory.accepts)
+            if found is not None:
+                start, state, note = found
+                log.recall(note)
+                offset["length"] = note["metrics_length"]
+        if self.directory is not None:
+            self._open_metrics(offset["length"])
+        self._note_diverged(first, log)
+        if state is None:
+            state = self.programs.start(arrays)
+        result = train(
+            self.programs,
+            arrays,
+            data,
+            drawer([self.plans[seed] for seed in seeds]),
+            LoopSettings(self.steps, training.eval_every, training.checkpoint_every, training.on_nonfinite),
+            log,
+            state=state,
+            start=start,
+            placement=self.placement,
+            progress=_Watched(self.progress, self, first, log),
+            stop=stop,
+            checkpoints=store,
+            note=self._note,
+        )
+        self._note_diverged(first, log)
+        self.train_seconds += result.train_seconds
+        self.trained_steps += result.trained_steps
+        self.done = result.steps
+        return self.writer.sync() if self.writer is not None else 0
+
+    def _log(self, first: int, group: list[Member]) -> MemberLog:
+        """The members' lines, with the learning rate of each step computed as the optimizer computes it."""
+        training, settings = self.config.training, self.config.optimizer
+        labels: list[dict[str, int]] = [
+            {"member": first + i, "seed": m.seed} if self.explicit else {"seed": m.seed} for i, m in enumerate(group)
+        ]
+        peaks = [m.hyperparameters.get("learning_rate", settings.learning_rate) for m in group]
+        steps = np.arange(self.steps)
+        factors = np.asarray(factor(training.schedule, steps, training.warmup_steps, self.steps))
+        names = [f"seed {m.seed} (learning rate {peak:g})" for m, peak in zip(group, peaks)]
+        return MemberLog(
+            labels,
+            names,
+            lambda member, step: float(np.float32(peaks[member]) * factors[step - 1]),
+            training.log_every,
+            self.steps,
+            self._write,
+        )
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        self.lines.extend(lines)
+        if self.writer is not None:
+            self.writer.write(lines)
+            self.writer.flush()
+        for sink in self.sinks:
+            sink(lines)
+
+    def _note(self) -> dict[str, Any]:
+        """The length of the metrics that belong to a checkpoint, which must reach the disk before it does."""
+        return {"metrics_length": self.writer.sync() if self.writer is not None else 0}
+
+    def _note_diverged(self, first: int, log: MemberLog) -> None:
+        self.diverged_at.update({first + member: step for member, step in log.diverged_at.items()})
+
+    def _open_metrics(self, length: int) -> None:
+        assert self.directory is not None
+        if self.writer is not None:
+            self.writer.close()
+        path = self.directory.path / records.METRICS
+        self.writer = records.MetricsWriter(path, length=length)
+        self.stack.callback(self.writer.close)
+        self.lines = records.read_metrics(self.directory.path)
+
+    def _device_data(self) -> LoopData:
+        put, dataset = self.placement.data, self.dataset
+        test = {"test": (put(dataset.test.images), put(dataset.test.labels))} if len(dataset.test) else {}
+        images = put(dataset.train.images)
+        if dataset.validation is None or not len(dataset.validation):
+            return LoopData(images, test, {})
+        validation = (put(dataset.validation.images), put(dataset.validation.labels))
+        return LoopData(images, {"validation": validation}, test)
+
+
+class _Watched:
+    """Passes progress on, and remembers how far the run has come for its summary."""
+
+    def __init__(self, inner: Progress, job: _Job, first: int, log: MemberLog):
+        self.inner, self.job, self.first, self.log = inner, job, first, log
+
+    def start(self, *, step: int, total_steps: int, members: int) -> None:
+        self.job.done = step
+        self.inner.start(step=step, total_steps=total_steps, members=members)
+
+    def advance(self, *, step: int, loss: float, accuracy: float, steps_per_second: float) -> None:
+        self.job.done = step
+        self.inner.advance(step=step, loss=loss, accuracy=accuracy, steps_per_second=steps_per_second)
+
+    def evaluated(self, *, step: int, split: str, loss: float, accuracy: float) -> None:
+        self.inner.evaluated(step=step, split=split, loss=loss, accuracy=accuracy)
+
+    def message(self, text: str) -> None:
+        self.job._note_diverged(self.first, self.log)
+        self.inner.message(text)
+
+    def finish(self, *, status: str) -> None:
+        self.inner.finish(status=status)
+
+
+def load_params(out_dir: Path | str, *, which: str = "last") -> tuple[Config, Any]:
+    """Reads the parameters that a run would be evaluated at (IGT's true ones).
+
+    Args:
+        out_dir: a run directory with checkpoints.
+        which: `last`, or `best` (by accuracy on the validation split, where there is one).
+
+    Returns:
+        The configuration, and the parameters as nested dictionaries with leaves [M, ...], one row per member.
+
+    Raises:
+        RunError: there is no run, or it has no (whole) checkpoint.
+    """
+    from discover.experiments.restore import restore_params
+
+    return restore_params(Path(out_dir), which=which)
+
+
+def _describe(members: Sequence[Member]) -> list[dict[str, Any]]:
+    return [{"seed": m.seed, "hyperparameters": dict(m.hyperparameters)} for m in members]
+
+
+def _member_summaries(
+    members: Sequence[Member], lines: list[dict[str, Any]], diverged_at: dict[int, int], steps: int, explicit: bool
+) -> list[dict[str, Any]]:
+    finals: dict[int, dict[str, dict[str, float]]] = {}
+    by_seed = {member.seed: index for index, member in enumerate(members)}
+    for line in lines:
+        if line["kind"] == "eval" and line["step"] == steps:
+            index = line["member"] if explicit else by_seed[line["seed"]]
+            finals.setdefault(index, {})[line["split"]] = {"loss": line["loss"], "accuracy": line["accuracy"]}
+    return [
+        {
+            "seed": member.seed,
+            "hyperparameters": dict(member.hyperparameters),
+            "final": finals.get(index),
+            "diverged_at": diverged_at.get(index),
+        }
+        for index, member in enumerate(members)
+    ]
+
+
+def _result(
+    summary: dict[str, Any], lines: list[dict[str, Any]], directory: RunDirectory | None, explicit: bool
+) -> RunResult:
+    own: dict[int, list[dict[str, Any]]] = {index: [] for index in range(len(summary["members"]))}
+    by_seed = {member["seed"]: index for index, member in enumerate(summary["members"])}
+    for line in lines:
+        own[line["member"] if explicit else by_seed[line["seed"]]].append(line)
+    members = [MemberResult(**member, metrics=own[index]) for index, member in enumerate(summary["members"])]
+    return RunResult(
+        status=summary["status"],
+        steps=summary["steps"],
+        out_dir=None if directory is None else directory.path,
+        steps_per_second=summary["steps_per_second"],
+        compile_seconds=summary["compile_seconds"],
+        members=members,
+        summary=summary,
+    )
+
+
+def _recorded(directory: RunDirectory, members: Sequence[Member], explicit: bool) -> RunResult:
+    del members
+    summary = records.read_summary(directory.path)
+    assert summary is not None
+    return _result(summary, records.read_metrics(directory.path), directory, explicit)
+
+
+@contextlib.contextmanager
+def _one_line_errors(out_dir: Path | str | None) -> Iterator[None]:
+    """Turns what can go wrong outside of our hands into one line."""
+    try:
+        yield
+    except (RunError, ConfigError):
+        raise
+    except DataError as error:
+        raise RunError(str(error)) from error
+    except Exception as error:
+        if is_disk_full(error):
+            raise RunError(f"no space left on the disk for {out_dir}: free some space and resume") from error
+        raise

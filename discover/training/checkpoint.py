@@ -37,6 +37,7 @@ class Checkpoints:
         )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
+            best_fn=lambda metrics: metrics["score"],  # without it the scores are not written
             enable_async_checkpointing=True,
             # A step is written twice only where the first one was damaged, and then it is deleted before.
             save_interval_steps=1,

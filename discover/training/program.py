@@ -122,6 +122,10 @@ class Programs:
         numbers = np.int32(first), np.int32(count)
         return self._call("advance", self._advance, state, members, batches, images, *numbers)
 
+    def prepare_advance(self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array) -> None:
+        """Compiles :meth:`advance` for these shapes, so that the first call is as quick as the others."""
+        self._compile("advance", self._advance, state, members, batches, images, np.int32(0), np.int32(0))
+
     def evaluate(self, state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
         """Returns loss and accuracy [M] on a split."""
         return self._call("evaluate", self._judge, state, images, labels)
@@ -131,13 +135,16 @@ class Programs:
         return jax.eval_shape(self._start, members)
 
     def _call(self, name: str, function: Any, *arguments: Any) -> Any:
+        return self._compile(name, function, *arguments)(*arguments)
+
+    def _compile(self, name: str, function: Any, *arguments: Any) -> Callable[..., Any]:
         leaves, structure = jax.tree.flatten(arguments)
         key = (name, structure, tuple((np.shape(x), jnp.result_type(x)) for x in leaves))
         if key not in self._compiled:
             began = time.perf_counter()
             self._compiled[key] = function.lower(*arguments).compile()
             self.compile_seconds += time.perf_counter() - began
-        return self._compiled[key](*arguments)
+        return self._compiled[key]
 
 
 def init_key(seed: Any) -> jax.Array:

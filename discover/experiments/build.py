@@ -1,0 +1,242 @@
+"""From a configuration to the pieces of a run: data, clusters, batches, network, optimizer, programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discover import optim
+from discover.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
+from discover.experiments.config import (
+    CLUSTERED,
+    HYPERPARAMETERS,
+    OPTIMIZERS,
+    Config,
+    ConfigError,
+    check_hyperparameter,
+)
+from discover.experiments.prepare import build_prepare
+from discover.models import Network, build_network
+from discover.training.evaluate import make_evaluate
+from discover.training.program import Members, Programs
+from discover.training.schedule import schedule
+from discover.training.step import Hyper, StepBatch, make_step
+
+SMALL_MODEL = 3_000_000
+"""Parameters up to which all members train at once unless the configuration says otherwise."""
+
+_FACTORIES: Mapping[str, Callable[..., Any]] = {
+    "sgd": optim.sgd,
+    "momentum": optim.momentum,
+    "qhm": optim.qhm,
+    "igt": optim.igt_momentum,
+    "adam": optim.adam,
+    "discover": optim.discover,
+    "discover_qhm": optim.discover_qhm,
+    "discover_igt": optim.discover_igt,
+    "paper_discover": optim.paper_discover,
+    "paper_discover_qhm": optim.paper_discover_qhm,
+    "paper_discover_igt": optim.paper_discover_igt,
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network in training: a seed, and hyperparameters that differ from the configuration's."""
+
+    seed: int
+    hyperparameters: Mapping[str, float]
+
+    def __init__(self, seed: int, hyperparameters: Mapping[str, float] | None = None):
+        object.__setattr__(self, "seed", int(seed))
+        values = {name: float(value) for name, value in (hyperparameters or {}).items()}
+        object.__setattr__(self, "hyperparameters", values)
+
+
+def build_data(config: Config) -> Dataset:
+    """Loads the data set and sets the validation split aside."""
+    options: dict[str, Any] = {}
+    if config.data.path is not None:
+        options["path"] = config.data.path
+    if config.data.size is not None:
+        options["size"] = config.data.size
+    dataset = load(config.data.source, **options)
+    if config.data.validation > 0 and dataset.validation is None:
+        dataset = dataset.split_validation(config.data.validation, config.data.split_seed)
+    return dataset
+
+
+def build_plan(config: Config, dataset: Dataset, seed: int) -> BatchPlan:
+    """The batches of one seed. Clusters of observed labels go with that seed's label noise."""
+    noise = None
+    if config.data.label_noise > 0:
+        noise = LabelNoise(config.data.label_noise, dataset.num_classes, seed)
+    return BatchPlan(
+        dataset.train.labels,
+        build_clustering(config, dataset, noise),
+        groups=config.batches.groups,
+        group_size=config.batches.group_size,
+        composition=config.batches.composition,
+        seed=seed,
+        noise=noise,
+        given=config.batches.given or None,
+    )
+
+
+def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None = None) -> Clustering:
+    """The clusters of the training split."""
+    clusters = config.clusters
+    return cluster(
+        dataset,
+        clusters.by,
+        num_clusters=clusters.number,
+        seed=clusters.seed,
+        column=clusters.column,
+        path=clusters.path,
+        noise=noise,
+        labels=clusters.labels,
+    )
+
+
+def total_steps(config: Config, dataset: Dataset) -> int:
+    """The number of steps: as given, or as many as the epochs have."""
+    if config.training.steps is not None:
+        return config.training.steps
+    assert config.training.epochs is not None  # Config.check
+    batch = config.batches.groups * config.batches.group_size
+    return max(1, round(config.training.epochs * len(dataset.train) / batch))
+
+
+def build_network_for(config: Config, dataset: Dataset) -> Network:
+    """The network, with the convolution whose weight gradient splits by group where the optimizer needs it."""
+    model = config.model
+    grouped = config.optimizer.name in CLUSTERED and config.batches.groups > 1
+    return build_network(
+        model.name,
+        dataset.example_shape,
+        dataset.num_classes,
+        depth=model.depth,
+        width=model.width,
+        dropout=model.dropout,
+        dtype=jnp.dtype(model.dtype),
+        conv_general_dilated=optim.grouped_conv_general_dilated if grouped else None,
+    )
+
+
+def traced_names(config: Config, members: Sequence[Member]) -> tuple[str, ...]:
+    """The hyperparameters that are arguments of the program: those that are set, and not zero where zero is "off".
+
+    Raises:
+        ConfigError: a member sets a hyperparameter that the optimizer does not have, that not all members have, or
+            to a value that cannot be.
+    """
+    name = config.optimizer.name
+    allowed = (*OPTIMIZERS[name], "learning_rate", "weight_decay", "l2", "clip_norm")
+    for member in members:
+        for key, value in member.hyperparameters.items():
+            if key not in allowed:
+                raise ConfigError(f"optimizer {name!r} has no {key}; members may set {', '.join(allowed)}")
+            check_hyperparameter(key, value)
+    result = []
+    for key in HYPERPARAMETERS:
+        own = getattr(config.optimizer, key)
+        set_by = [key in member.hyperparameters for member in members]
+        if own is None and any(set_by) and not all(set_by):
+            raise ConfigError(f"members must all set {key}, since the configuration leaves it open")
+        off = own is None or (own == 0 and key in ("weight_decay", "l2", "clip_norm"))
+        if any(set_by) or not off:
+            result.append(key)
+    return tuple(result)
+
+
+def build_members(
+    config: Config, members: Sequence[Member], names: Sequence[str], steps: int
+) -> tuple[Members, list[int]]:
+    """The members' arguments of the programs (as NumPy arrays), and the seeds whose batches are drawn."""
+    seeds = list(dict.fromkeys(member.seed for member in members))
+    hyper: dict[str, Any] = {
+        name: np.asarray(
+            [member.hyperparameters.get(name, getattr(config.optimizer, name)) for member in members], np.float32
+        )
+        for name in names
+    }
+    hyper["warmup_steps"] = np.full(len(members), config.training.warmup_steps, np.float32)
+    hyper["total_steps"] = np.full(len(members), steps, np.float32)
+    values: Any = (
+        hyper,
+        np.asarray([member.seed for member in members], np.int32),
+        np.asarray([seeds.index(member.seed) for member in members], np.int32),
+    )
+    return Members(*values), seeds
+
+
+def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper], Any]:
+    """Returns ``hyper -> optimizer``, to be called inside compiled code with traced hyperparameters."""
+    settings = config.optimizer
+    options: dict[str, Any] = {}
+    if settings.decay == "kernels":
+        options["mask"] = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
+    if settings.name in CLUSTERED:
+        options["clusters"] = optim.Clusters(probs)
+        if not settings.name.startswith("paper_"):
+            dtype = None if settings.buffer_dtype is None else jnp.dtype(settings.buffer_dtype)
+            options |= {"rate": settings.rate, "buffer_dtype": dtype, "estimate_probs": settings.estimate_probs}
+    factory, name = _FACTORIES[settings.name], config.training.schedule
+    own = (*OPTIMIZERS[settings.name], "weight_decay", "l2")
+
+    def make(hyper: Hyper) -> Any:
+        rate = schedule(name, hyper["learning_rate"], hyper["warmup_steps"], hyper["total_steps"])
+        return factory(rate, **{key: hyper[key] for key in own if key in hyper}, **options)
+
+    return make
+
+
+def build_programs(config: Config, dataset: Dataset, network: Network, probs: Sequence[float]) -> Programs:
+    """The compiled programs of a run; learning rates, seeds and lengths are their arguments."""
+    make_optimizer = optimizer_factory(config, probs)
+    prepare, scale = build_prepare(config, dataset)
+    training = config.training
+    step = make_step(
+        network.apply,
+        make_optimizer,
+        prepare,
+        merge_groups=config.optimizer.name not in CLUSTERED,
+        group_mode=training.group_mode,
+    )
+    evaluate = make_evaluate(network.apply, scale, batch_size=training.eval_batch)
+    return Programs(
+        network.init,
+        make_optimizer,
+        step,
+        evaluate,
+        steps_per_dispatch=training.steps_per_dispatch,
+        member_mode=training.member_mode,
+    )
+
+
+def program_key(config: Config, names: Sequence[str]) -> str:
+    """Says which configurations can share compiled programs: equal keys mean equal programs."""
+    free = {f"optimizer.{name}": None for name in names}
+    free["optimizer.learning_rate"] = 0.0
+    free |= {f"optimizer.{key}": 0.0 for key in ("weight_decay", "l2", "clip_norm")}
+    same = replace(config.with_values(free), name="")
+    loop = {"steps": 1, "epochs": None, "warmup_steps": 0, "seeds": (0,), "log_every": 1, "eval_every": 0}
+    loop |= {"checkpoint_every": 0, "keep": 1, "together": None, "on_nonfinite": "stop"}
+    same = same.with_values({f"training.{key}": value for key, value in loop.items()})
+    return f"{','.join(names)} {same.to_json()}"
+
+
+def drawer(plans: Sequence[BatchPlan]) -> Callable[[int, int], StepBatch]:
+    """Returns ``draw(first, count)``: the plans' batches side by side, leaves [count, S, ...]."""
+
+    def draw(first: int, count: int) -> StepBatch:
+        drawn = [plan.batches(first, count) for plan in plans]
+        fields: Any = (np.stack(arrays, axis=1) for arrays in zip(*drawn))
+        return StepBatch(*fields)
+
+    return draw

@@ -1,0 +1,61 @@
+"""Reads back what a run learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from discover import records
+from discover.experiments.build import (
+    Member,
+    build_data,
+    build_members,
+    build_network_for,
+    build_plan,
+    build_programs,
+    total_steps,
+    traced_names,
+)
+from discover.experiments.config import Config, choose
+from discover.optim import igt_eval_params
+from discover.training.checkpoint import Checkpoints, DamagedCheckpoint
+from discover.training.errors import RunError
+from discover.training.placement import Placement
+from discover.training.program import Members
+
+
+def restore_params(path: Path, *, which: str = "last") -> tuple[Config, Any]:
+    """See :func:`discover.experiments.run.load_params`."""
+    choose("checkpoint", which, ("last", "best"))
+    if not (path / records.CONFIG).exists():
+        raise RunError(f"{path} holds no run")
+    config = Config.from_dict(records.read_json(path / records.CONFIG))
+    summary = records.read_summary(path) or {}
+    everyone = [Member(m["seed"], m["hyperparameters"]) for m in summary.get("members", [])]
+    parts = sorted((path / records.CHECKPOINTS).glob("part-*"), key=lambda p: int(p.name.partition("-")[2]))
+    if not parts or not everyone:
+        raise RunError(f"{path} has no checkpoints")
+    names = traced_names(config, everyone)
+    dataset, placement = build_data(config), Placement()
+    steps, together = total_steps(config, dataset), -(-len(everyone) // len(parts))
+    probs = build_plan(config, dataset, everyone[0].seed).probs
+    programs = build_programs(config, dataset, build_network_for(config, dataset), probs)
+    found = []
+    for part, folder in enumerate(parts):
+        group = everyone[part * together : (part + 1) * together]
+        arrays = Members(*placement.members(tuple(build_members(config, group, names, steps)[0])))
+        store = Checkpoints(folder, keep=config.training.keep)
+        try:
+            step = store.best_step() if which == "best" else (store.steps() or [None])[-1]
+            if step is None:
+                raise RunError(f"{path} has no {which} checkpoint")
+            state, _ = store.restore(step, placement.like(programs.abstract_state(arrays)))
+        except DamagedCheckpoint as error:
+            raise RunError(f"{path}: {error}") from None
+        finally:
+            store.close()
+        found.append(igt_eval_params(state.opt_state, state.params))
+    return config, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found)
