@@ -1,5 +1,6 @@
 """Clustered data: sources, clusterings, batches of cluster-pure groups, label noise, augmentation."""
 
+from discover.data.augment import Augmentation, augmentation, scale_pixels
 from discover.data.clustering import Clustering, cluster
 from discover.data.dataset import Dataset, Split, stratified_split
 from discover.data.errors import ArchiveError, BadImageError, DataError, DatasetNotFoundError
@@ -9,6 +10,7 @@ from discover.data.sources import load
 
 __all__ = [
     "ArchiveError",
+    "Augmentation",
     "BadImageError",
     "Batch",
     "BatchPlan",
@@ -18,7 +20,9 @@ __all__ = [
     "DatasetNotFoundError",
     "LabelNoise",
     "Split",
+    "augmentation",
     "cluster",
     "load",
+    "scale_pixels",
     "stratified_split",
 ]
