@@ -114,11 +114,13 @@ def total_steps(config: Config, dataset: Dataset) -> int:
 
 def build_network_for(config: Config, dataset: Dataset) -> Network:
     """The network, with the convolution whose weight gradient splits by group where the optimizer needs it."""
-    model = config.model
+    model, shape = config.model, dataset.example_shape
+    if config.data.crop_size is not None and len(shape) == 3:
+        shape = (config.data.crop_size, config.data.crop_size, shape[-1])
     grouped = config.optimizer.name in CLUSTERED and config.batches.groups > 1
     return build_network(
         model.name,
-        dataset.example_shape,
+        shape,
         dataset.num_classes,
         depth=model.depth,
         width=model.width,
@@ -221,7 +223,7 @@ def build_programs(config: Config, dataset: Dataset, network: Network, probs: Se
 
 def program_key(config: Config, names: Sequence[str]) -> str:
     """Says which configurations can share compiled programs: equal keys mean equal programs."""
-    free = {f"optimizer.{name}": None for name in names}
+    free: dict[str, Any] = {f"optimizer.{name}": None for name in names}
     free["optimizer.learning_rate"] = 0.0
     free |= {f"optimizer.{key}": 0.0 for key in ("weight_decay", "l2", "clip_norm")}
     same = replace(config.with_values(free), name="")

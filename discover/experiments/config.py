@@ -73,8 +73,11 @@ class DataConfig:
         validation: share of the training examples held out to choose hyperparameters with, in [0, 1).
         split_seed: seed of that split; the same for all seeds of a run.
         label_noise: probability that a label is replaced, at each sight, by another class.
-        augment: what is done on the device to training images.
-        padding: zero padding in pixels before the random crop of `crop` and `crop_flip`.
+        padding: zeros around an image before a random crop of its own size (0: no crop).
+        crop_size: side of an Inception-style crop (None: no such crop); evaluation crops the centre.
+        flip: whether training images are mirrored with probability 1/2.
+        mix: `mixup` or `cutmix` for all groups. (With ``clusters.by=augmentations`` the cluster says which.)
+        mix_alpha: α of the mixing ratio's Beta(α, α).
         scale: `unit` scales pixels to [0, 1], `signed` to [-1, 1].
     """
 
@@ -84,8 +87,11 @@ class DataConfig:
     validation: float = 0.2
     split_seed: int = 0
     label_noise: float = 0.0
-    augment: Literal["none", "flip", "crop", "crop_flip", "inception"] = "none"
-    padding: int = 4
+    padding: int = 0
+    crop_size: int | None = None
+    flip: bool = False
+    mix: Literal["none", "mixup", "cutmix"] = "none"
+    mix_alpha: float = 1.0
     scale: Literal["unit", "signed"] = "unit"
 
 
@@ -326,6 +332,14 @@ class Config:
         in_range("data.validation", data.validation, 0, 1, upper_open=True)
         in_range("data.label_noise", data.label_noise, 0, 1)
         at_least("data.padding", data.padding, 0)
+        if data.crop_size is not None:
+            at_least("data.crop_size", data.crop_size, 1)
+            if data.padding:
+                raise ConfigError("data.crop_size and data.padding are two ways to crop; leave one of them out")
+        if not data.mix_alpha > 0:
+            raise ConfigError(f"data.mix_alpha must be above 0, got {data.mix_alpha}")
+        if data.mix != "none" and clusters.by == "augmentations":
+            raise ConfigError(f"clusters.by=augmentations decides the mixing itself, got data.mix={data.mix}")
         at_least("batches.groups", batches.groups, 1)
         at_least("batches.group_size", batches.group_size, 1)
         at_least("clusters.number", clusters.number, 1)
