@@ -28,6 +28,7 @@ def grouped_conv_general_dilated(
     batch_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
 ) -> jax.Array:
     """`jax.lax.conv_general_dilated`, with a weight gradient that splits well under `group_value_and_grad`.
 
@@ -56,6 +57,7 @@ def grouped_conv_general_dilated(
         batch_group_count,
         precision,
         preferred_element_type,
+        out_sharding,
     )
     return _conv(options, lhs, rhs)
 

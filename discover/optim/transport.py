@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from discover.optim._checks import check_group_axis
+from discover.optim._checks import check_group_axis, refuse_optax_wrappers
 from discover.optim.groups import mean_over_groups, skip_empty_batches
 
 
@@ -80,6 +80,7 @@ def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> optax
     def update(updates, state, params=None, *, group_sizes=None, **extra):
         if params is None:
             raise ValueError("igt needs the parameters: call tx.update(grads, state, params, ...)")
+        refuse_optax_wrappers("igt")
         num_groups = check_group_axis(updates, state.average)
         gamma = averaging_weight(state.steps + 1, tail_fraction)
 

@@ -1,0 +1,110 @@
+"""Every wrong call gets one line that names the value and what would be right."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import discover
+
+CLUSTERS = discover.Clusters.uniform(3)
+PARAMS = {"w": jnp.zeros((4, 2))}
+GRADS = {"w": jnp.ones((5, 4, 2))}
+IDS = jnp.zeros(5, jnp.int32)
+
+
+@pytest.mark.parametrize(
+    ("probs", "message"),
+    [
+        ([0.5, 0.6], r"sum to 1, got a sum of 1.1"),
+        ([1.5, -0.5], r"in \[0, 1\], got 1.5 for cluster 0"),
+        ([0.5, -0.5, 1.0], r"in \[0, 1\], got -0.5 for cluster 1"),
+        ([0.5, float("nan")], r"in \[0, 1\], got nan for cluster 1"),
+        ([], r"at least one cluster, got none"),
+        (0.5, r"sequence of numbers, one per cluster, got 0.5"),
+    ],
+)
+def test_probabilities(probs, message):
+    with pytest.raises(ValueError, match=message) as error:
+        discover.Clusters(probs)
+    assert "\n" not in str(error.value)
+
+
+def test_counts():
+    with pytest.raises(ValueError, match=r"not negative, got -1.0 for cluster 1"):
+        discover.Clusters.from_counts([1, -1])
+    with pytest.raises(ValueError, match="positive sum, got 0 over 2 clusters"):
+        discover.Clusters.from_counts([0, 0])
+    with pytest.raises(ValueError, match="num_clusters must be a whole number of at least 1, got 0"):
+        discover.Clusters.uniform(0)
+
+
+def test_clusters_are_hashable_and_nearly_normalised_sums_are_accepted():
+    assert hash(discover.Clusters([0.25] * 4)) == hash(discover.Clusters.uniform(4))
+    assert sum(discover.Clusters([1 / 3, 1 / 3, 0.3333333]).probs) == pytest.approx(1, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", ["beta", "nu"])
+@pytest.mark.parametrize("value", [-0.1, 1.01, float("nan"), float("inf")])
+def test_beta_and_nu_outside_the_unit_interval(name, value):
+    for make in (discover.discover, discover.discover_igt):
+        with pytest.raises(ValueError, match=rf"{name} must be in \[0, 1\], got {value:g}"):
+            make(0.1, CLUSTERS, **{name: value})
+    with pytest.raises(ValueError, match=rf"{name} must be in \[0, 1\], got {value:g}"):
+        discover.qhm(0.1, **{name: value})
+
+
+def test_other_hyperparameters():
+    with pytest.raises(ValueError, match=r"learning_rate must be finite and at least 0, got -0.1"):
+        discover.sgd(-0.1)
+    with pytest.raises(ValueError, match="weight_decay must be finite and at least 0, got inf"):
+        discover.momentum(0.1, weight_decay=float("inf"))
+    with pytest.raises(ValueError, match="l2 must be finite and at least 0, got -1"):
+        discover.adam(0.1, l2=-1)
+    with pytest.raises(ValueError, match="rate must be one of 'proportional', 'per_visit', got 'sometimes'"):
+        discover.discover(0.1, CLUSTERS, rate="sometimes")
+    with pytest.raises(ValueError, match=r"tail_fraction must be None or at least 1, got 0.5"):
+        discover.igt_momentum(0.1, tail_fraction=0.5)
+    with pytest.raises(TypeError, match=r"clusters must be a discover.Clusters, got int; try Clusters.uniform\(n\)"):
+        discover.discover(0.1, 3)
+    with pytest.raises(ValueError, match=r"alpha must be in \[0, 1\], got 2"):
+        discover.paper_discover(0.1, CLUSTERS, alpha=2)
+
+
+@pytest.mark.parametrize(
+    ("grads", "ids", "sizes", "message"),
+    [
+        ({"w": jnp.ones((4, 2))}, IDS, None, r"parameter of shape \(4, 2\) needs a gradient of shape \(G, ...\)"),
+        ({"w": jnp.ones(())}, IDS, None, "leading group axis .* got a scalar leaf"),
+        (GRADS, jnp.zeros(4, jnp.int32), None, r"cluster_ids .* shape \(5,\), got shape \(4,\)"),
+        (GRADS, jnp.zeros(5), None, "cluster_ids must be integers, got dtype float"),
+        (GRADS, None, None, "cluster_ids is missing"),
+        (GRADS, IDS, jnp.ones(4), r"group_sizes .* shape \(5,\), got shape \(4,\)"),
+    ],
+)
+def test_gradients_ids_and_sizes_that_do_not_fit(grads, ids, sizes, message):
+    for tx in (discover.discover(0.1, CLUSTERS), discover.paper_discover(0.1, CLUSTERS, alpha=0.1)):
+        with pytest.raises((ValueError, TypeError), match=message) as error:
+            tx.update(grads, tx.init(PARAMS), PARAMS, cluster_ids=ids, group_sizes=sizes)
+        assert "\n" not in str(error.value)
+
+
+def test_plain_optimizers_need_the_group_axis_too():
+    tx = discover.momentum(0.1)
+    with pytest.raises(ValueError, match="leading group axis"):
+        tx.update({"w": jnp.ones((4, 2))}, tx.init(PARAMS), PARAMS)
+
+
+def test_parameters_are_asked_for_where_they_are_needed():
+    for tx in (discover.sgd(0.1, l2=0.1), discover.igt_momentum(0.1)):
+        with pytest.raises(ValueError, match="needs the parameters"):
+            tx.update(GRADS, tx.init(PARAMS), cluster_ids=IDS)
+
+
+def test_two_transports_in_one_state_are_ambiguous():
+    inner = discover.igt(discover.igt_momentum(0.1))
+    with pytest.raises(ValueError, match="holds 2 IGT states"):
+        discover.igt_eval_params((inner.init(PARAMS), inner.init(PARAMS)), PARAMS)
+
+
+def test_traced_hyperparameters_are_not_inspected():
+    jax.jit(lambda beta: discover.discover(0.1, CLUSTERS, beta=beta).init(PARAMS))(0.5)
