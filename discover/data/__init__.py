@@ -4,6 +4,8 @@ from discover.data.augment import Augmentation, augmentation, scale_pixels
 from discover.data.clustering import Clustering, cluster
 from discover.data.dataset import Dataset, Split, stratified_split
 from discover.data.errors import ArchiveError, BadImageError, DataError, DatasetNotFoundError
+from discover.data.folders import ImageFiles, list_images
+from discover.data.grouping import Groups, group_by_cluster
 from discover.data.noise import LabelNoise
 from discover.data.sampling import Batch, BatchPlan
 from discover.data.sources import load
@@ -18,10 +20,14 @@ __all__ = [
     "DataError",
     "Dataset",
     "DatasetNotFoundError",
+    "Groups",
+    "ImageFiles",
     "LabelNoise",
     "Split",
     "augmentation",
     "cluster",
+    "group_by_cluster",
+    "list_images",
     "load",
     "scale_pixels",
     "stratified_split",

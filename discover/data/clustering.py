@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -234,8 +235,11 @@ class Clustering:
             flat /= 255
         if not np.all(np.isfinite(flat)):
             raise DataError("k-means needs finite features, got NaN or infinity")
-        method = MiniBatchKMeans if len(flat) > 20_000 else KMeans
-        model = method(num_clusters, random_state=seed % 2**32, n_init=3)  # pyright: ignore[reportArgumentType]
+        options: dict[str, Any] = {"random_state": seed % 2**32, "n_init": 3}
+        if len(flat) > 20_000:
+            model = MiniBatchKMeans(num_clusters, batch_size=4096, max_iter=20, **options)
+        else:
+            model = KMeans(num_clusters, **options)
         ids = model.fit_predict(flat)
         return cls.from_assignments(np.unique(ids, return_inverse=True)[1], kind="kmeans")
 

@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from discover.data.arrays import load_npz
+from discover.data.cifar import load_cifar
 from discover.data.dataset import Dataset, Split, stratified_split
 from discover.data.errors import DataError, check_choice
-
-SOURCES = ("digits", "npz")
+from discover.data.folders import load_folder
 
 
 def load(source: str = "digits", path: str | os.PathLike[str] | None = None, **options) -> Dataset:
     """The data set of a source, by name.
 
+    | source | what it is | `path` | options |
+    |---|---|---|---|
+    | "digits" | 1,797 handwritten digits, embedded | none | `test_fraction`, `seed` |
+    | "cifar10", "cifar100" | the official files, binary or Python | archive or folder; `$DISCOVER_DATA` or `.data` if
+    absent | | | "folder" | class folders of images, or a tar of them | folder or tar | those of `load_folder` |
+    | "npz" | plain arrays | file | `test_fraction`, `seed` |
+
     Args:
-        source: "digits" or "npz".
-        path: where the data is; "digits" needs none.
+        source: one of the names above.
+        path: where the data is.
         options: passed on to the source.
+
+    Returns:
+        A `Dataset`, in memory.
+
+    Raises:
+        DatasetNotFoundError: if the files are not there; it says what was looked for, and where it can be had.
+        DataError: if the source, an option or the data is not as it must be.
+
+    >>> load("digits").train
+    Split(1438 examples, images uint8[8, 8, 1])
     """
     check_choice("data source", source, SOURCES)
+    read = SOURCES[source]
+    known = [p.name for p in inspect.signature(read).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if not known:
+            raise DataError(f"source {source!r} takes no options, got {option!r}")
+        check_choice(f"option of source {source!r}", option, known)
     if source == "digits":
+        if path is not None:
+            raise DataError(f"source 'digits' is embedded and takes no path, got {str(path)!r}")
         return digits(**options)
-    if path is None:
-        raise DataError("source 'npz' needs path=…, a .npz file")
-    return load_npz(path, **options)
+    if path is None and source in ("folder", "npz"):
+        raise DataError(f"source {source!r} needs path=…")
+    return read(data_dir() if path is None else path, **options)
+
+
+def data_dir() -> Path:
+    """Where data sets are looked for when no path is given: `$DISCOVER_DATA`, else `.data` in the current folder."""
+    return Path(os.environ.get("DISCOVER_DATA") or ".data")
 
 
 def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
@@ -41,3 +74,22 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     everything = Split(images, np.asarray(labels).astype(np.int32))
     train, test = stratified_split(everything.labels, test_fraction, seed)
     return Dataset("digits", everything.subset(train), everything.subset(test), 10)
+
+
+def cifar10(path: str | os.PathLike[str]) -> Dataset:
+    """CIFAR-10: 60,000 images of 32×32 pixels in 10 classes (`discover.data.cifar`)."""
+    return load_cifar("cifar10", path)
+
+
+def cifar100(path: str | os.PathLike[str]) -> Dataset:
+    """CIFAR-100: 60,000 images of 32×32 pixels in 100 classes and 20 superclasses (`discover.data.cifar`)."""
+    return load_cifar("cifar100", path)
+
+
+SOURCES: dict[str, Callable[..., Dataset]] = {
+    "digits": digits,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "folder": load_folder,
+    "npz": load_npz,
+}
