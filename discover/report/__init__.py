@@ -39,13 +39,14 @@ class WrittenReport:
     figures: tuple[Path, ...]
 
 
-def write_report(report: Report, directory: str | Path | None = None) -> WrittenReport:
+def write_report(report: Report, directory: str | Path | None = None, interactive: bool | None = None) -> WrittenReport:
     """Write the figures and the page of ``report``.
 
     Args:
         report: what :func:`load_report` read.
         directory: where to write; beside the records where it is not given.
+        interactive: see :func:`write_page`.
     """
     directory = Path(directory) if directory is not None else report.directory
     figures = write_figures(report, directory / "figures")
-    return WrittenReport(page=write_page(report, directory / "report.html"), figures=tuple(figures))
+    return WrittenReport(page=write_page(report, directory / "report.html", interactive), figures=tuple(figures))

@@ -20,6 +20,8 @@ COMPARISON = "comparison.json"
 class RecordsError(ValueError):
     """A directory that holds no records, or records that cannot be read. Always one line."""
 
+    exit_code = 2
+
 
 @dataclass(frozen=True)
 class Curve:

@@ -27,7 +27,7 @@ class Table:
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def comparison_table(rows: list[dict[str, Any]], target: float | None = None) -> Table:
+def comparison_table(rows: list[dict[str, Any]], target: float | None = None, *, compact: bool = False) -> Table:
     """Turn the rows of ``comparison.json`` into cells.
 
     A column appears only where a row has something to show in it.
@@ -35,20 +35,23 @@ def comparison_table(rows: list[dict[str, Any]], target: float | None = None) ->
     Args:
         rows: the rows, as recorded.
         target: the target accuracy, between 0 and 1, whose first step the rows record.
+        compact: short headers and no column for the batches, for a terminal.
 
     Returns:
         The table; ``best`` is the row with the highest mean test accuracy among those that are not controls.
     """
     goal = f"steps to {100 * target:g}%" if target else "steps to target"
+    tested = any(row.get("test_accuracy") for row in rows)
+    compared = any(row.get("relative_speed") for row in rows)
     columns = (
         ("optimizer", lambda row: series_name(str(row["label"]))),
-        ("batches", lambda row: row.get("batches")),
-        ("learning rate", lambda row: _number(row.get("learning_rate"))),
+        ("batches", lambda row: None if compact else row.get("batches")),
+        ("lr" if compact else "learning rate", lambda row: _number(row.get("learning_rate"))),
         ("test accuracy", lambda row: accuracy(row.get("test_accuracy"))),
-        ("validation accuracy", lambda row: accuracy(row.get("validation_accuracy"))),
+        ("validation accuracy", lambda row: None if tested else accuracy(row.get("validation_accuracy"))),
         ("test loss", lambda row: _spread(row.get("test_loss"))),
         (goal, lambda row: steps_to(row.get("steps_to_target"))),
-        ("steps/s", lambda row: _number(row.get("steps_per_second"), 3)),
+        ("steps/s", lambda row: None if compared else _number(row.get("steps_per_second"), 3)),
         ("speed", lambda row: _ratio(row.get("relative_speed"))),
     )
     kept = [(header, [cell(row) for row in rows]) for header, cell in columns]
@@ -77,7 +80,7 @@ def steps_to(goal: dict[str, Any] | None) -> str | None:
     if not reached:
         return "not reached"
     mean = f"{sum(reached) / len(reached):.0f}"
-    return mean if len(reached) == len(values) else f"{mean} ({len(reached)} of {len(values)} seeds)"
+    return mean if len(reached) == len(values) else f"{mean} ({len(reached)}/{len(values)} seeds)"
 
 
 def _spread(spread: dict[str, Any] | None, scale: float = 1.0, digits: int = 3) -> str | None:

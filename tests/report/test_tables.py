@@ -31,7 +31,7 @@ def test_a_control_is_never_the_best():
 
 @pytest.mark.parametrize(
     ("values", "cell"),
-    [([100, 200], "150"), ([100, None], "100 (1 of 2 seeds)"), ([None, None], "not reached")],
+    [([100, 200], "150"), ([100, None], "100 (1/2 seeds)"), ([None, None], "not reached")],
 )
 def test_steps_to_the_target_say_how_many_seeds_got_there(values, cell):
     table = comparison_table([row("discover", 0.9, steps_to_target={"values": values})], target=0.9)

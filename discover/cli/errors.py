@@ -1,0 +1,70 @@
+"""How the command line ends: an exit code, and one line on stderr where something is wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """Something the caller can put right; the message is one line."""
+
+    exit_code = BAD_INPUT
+
+
+def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
+    """Runs a typer command and turns every error that is not a bug into one line and an exit code.
+
+    Errors that carry an ``exit_code`` (configuration, training, usage) are one line by contract. Anything else is a bug
+    and keeps its traceback, as everything does with ``DISCOVER_DEBUG=1``.
+    """
+    try:
+        result = command.main(
+            args=None if arguments is None else list(arguments), prog_name="discover", standalone_mode=False
+        )
+        return result if isinstance(result, int) else 0
+    except KeyboardInterrupt:
+        return _fail("stopped", INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output went away (`discover presets | head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("DISCOVER_DEBUG"):
+            raise
+        code = getattr(error, "exit_code", None)
+        if hasattr(error, "format_message"):  # a usage error of typer's, whichever parser it is built on
+            context = getattr(error, "ctx", None)
+            path = context.command_path if context is not None else "discover"
+            # Typer's own text for a group without a command is its whole help.
+            return _fail(f"{_sentence(error.format_message())} (see {path} --help)", BAD_INPUT)  # pyright: ignore
+        if type(error).__name__ == "Abort":
+            return _fail("stopped", INTERRUPTED)
+        if isinstance(error, OSError):
+            return _fail(describe_os_error(error), BAD_INPUT)
+        if isinstance(code, int):
+            return _fail(str(error), code)
+        raise
+
+
+def describe_os_error(error: OSError) -> str:
+    """One line for an error of the file system."""
+    where = f": {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full{where}; free some space and run the same command again"
+    return f"{error.strerror or error}{where}"
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(str(message).split())
+    sys.stderr.write(f"discover: {line}\n")
+    return code

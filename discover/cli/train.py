@@ -1,0 +1,109 @@
+"""`discover train`: one optimizer on one preset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from discover.cli.options import (
+    DataOption,
+    JsonOption,
+    SeedsOption,
+    SetOption,
+    check_writable,
+    with_seeds,
+    write_result,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("train", epilog="Example:  discover train digits --optimizer discover --set training.steps=500")(train)
+
+
+def train(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="See `discover presets`.")],
+    optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="Which optimizer.")] = "discover",
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", metavar="X", help="Instead of the preset's.")
+    ] = None,
+    seeds: SeedsOption = None,
+    data: DataOption = None,
+    settings: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/PRESET-OPTIMIZER.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run that is in the output folder.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that is in the output folder.")
+    ] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")] = False,
+    json_file: JsonOption = None,
+) -> None:
+    """Train one optimizer, over all seeds of the preset, and leave records, checkpoints, figures and a page."""
+    from discover.cli.errors import CommandError
+    from discover.experiments.presets import get_preset
+
+    check_writable(json_file)
+    if resume and overwrite:
+        raise CommandError("--resume and --overwrite exclude each other")
+    config = get_preset(preset).config_for(optimizer).override(with_seeds(settings, seeds, data))
+    if learning_rate is not None:
+        config = config.with_values({"optimizer.learning_rate": learning_rate})
+    config = config.check()
+    directory = out or Path("runs") / f"{preset}-{optimizer}"
+    if overwrite:
+        remove_run(directory)
+    summary = _train(config, directory, resume, tensorboard, f"{preset} {optimizer}")
+    _show(directory, quiet=json_file == "-")
+    write_result(json_file, summary)
+
+
+def remove_run(directory: Path) -> None:
+    """Deletes the run in ``directory``, and nothing that a run did not write."""
+    import shutil
+
+    from discover.records import CHECKPOINTS, CONFIG, ENVIRONMENT, METRICS, SUMMARY
+
+    if not (directory / CONFIG).is_file():
+        return
+    for name in (CONFIG, ENVIRONMENT, METRICS, SUMMARY, "report.html", CHECKPOINTS, "figures", "tensorboard"):
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _train(config: Any, directory: Path, resume: bool, tensorboard: bool, name: str) -> dict[str, Any]:
+    from discover.cli.console import Watcher, live_bars
+    from discover.cli.errors import CommandError
+
+    with live_bars() as bars:
+        watcher = Watcher(bars, name)
+        from discover.experiments.run import run
+
+        try:
+            return run(config, directory, resume=resume, progress=watcher, tensorboard=tensorboard).summary
+        except Exception as error:
+            code = getattr(error, "exit_code", 0)
+            if code > 128:  # a signal, with the run's state written
+                stopped = CommandError(f"{error}; run the same command with --resume to continue in {directory}")
+                stopped.exit_code = code
+                raise stopped from None
+            raise
+
+
+def _show(directory: Path, quiet: bool) -> None:
+    from discover.cli.console import show_table, stdout
+    from discover.report import comparison_table, load_report, write_report
+
+    report = load_report(directory)
+    written = write_report(report)
+    if quiet:
+        return
+    show_table(comparison_table(report.rows, compact=True))
+    console = stdout()
+    console.print(f"figures: {written.figures[0].parent}", markup=False)
+    console.print(f"open {written.page} in a browser", markup=False, style="bold")

@@ -1,0 +1,320 @@
+"""The main job: the same batches for every optimizer, each at its best learning rate of one common grid.
+
+For every optimizer one compiled program trains all (learning rate, seed) pairs. The learning rate with the highest mean
+last-step accuracy on the validation split is chosen, and the row of the table is what its runs reach on the test split.
+The control is momentum on shuffled batches: what clustered batches cost is the gap between the two momentum rows.
+
+A comparison directory holds::
+
+    comparison.json      the plan, the rows of the table, the grid, the choices, the environment
+    grids/<label>/       one run directory for each optimizer: every learning rate and seed
+    runs/<label>/        the chosen learning rate's runs, extracted from the grid
+
+Called again with the same plan it continues where it was stopped: finished grids are read back, not trained again.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from discover.experiments.comparison_plan import Entry, Plan, describe_batches, make_plan
+from discover.experiments.config import Config
+from discover.records import environment, extract_run, read_json, read_metrics, read_summary, write_json
+
+if TYPE_CHECKING:
+    from discover.training.progress import Progress
+
+__all__ = ["ComparisonError", "Entry", "Plan", "compare", "make_plan"]
+
+COMPARISON = "comparison.json"
+LONG = 10.0
+"""Seconds of training from which on its own speed is measured well enough."""
+_OURS = (COMPARISON, "grids", "runs", "figures", "report.html")
+
+
+class ComparisonError(Exception):
+    """A comparison that cannot start or go on; the message is one line."""
+
+    exit_code = 2
+
+
+def compare(
+    plan: Plan,
+    directory: str | Path,
+    *,
+    progress: Callable[[Entry, int, int], Progress | None] | None = None,
+    message: Callable[[str], None] | None = None,
+    overwrite: bool = False,
+    command: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Trains what is missing of ``plan`` in ``directory`` and returns the contents of its ``comparison.json``.
+
+    Args:
+        plan: what to compare.
+        directory: a new one, an empty one, or that of the same plan, which is then continued.
+        progress: called with each entry, its number from 0 and how many there are; what it returns watches the entry.
+        message: called with what is being done besides training.
+        overwrite: start anew in a directory that holds another comparison.
+        command: the command line for the records; default ``sys.argv``.
+
+    Raises:
+        ComparisonError: the directory holds something else or cannot be written.
+        RunError: from training; see :mod:`discover.experiments.run`. What was trained is kept.
+    """
+    directory = Path(directory)
+    finished = prepare_directory(plan, directory, overwrite=overwrite)
+    if finished is not None:
+        return finished
+    record = _new_record(plan, command)
+    _write(directory, record)
+    shared = _Shared()
+    for number, entry in enumerate(plan.entries):
+        watcher = None if progress is None else progress(entry, number, len(plan.entries))
+        record["rows"].append(_train_entry(plan, entry, directory, watcher, command, shared))
+        if record["environment"].get("backend") is None:
+            record["environment"] = read_json(directory / "grids" / entry.label / "environment.json")
+        _write(directory, record)
+    if message is not None:
+        message("measuring the speed of each optimizer")
+    measure_speed(plan, record["rows"], shared)
+    add_relative_speed(record["rows"])
+    record["status"] = "finished"
+    _write(directory, record)
+    return record
+
+
+def prepare_directory(plan: Plan, directory: Path, *, overwrite: bool) -> dict[str, Any] | None:
+    """Makes the directory ready for ``plan``, or says in one line why it cannot be.
+
+    Only what a comparison itself writes is ever deleted.
+
+    Returns:
+        The record of the same plan if it is there, finished; None if there is something to do.
+    """
+    recorded = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        present = {path.name for path in directory.iterdir()}
+        if overwrite:
+            for name in _OURS:
+                path = directory / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        elif COMPARISON in present:
+            recorded = _check_same(plan, directory)
+        elif present:
+            raise ComparisonError(f"{directory} is not empty and holds no comparison: choose another --out")
+        probe = directory / ".write-test"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise ComparisonError(f"cannot write to {directory}: {error.strerror or error}") from None
+    return recorded if recorded is not None and recorded.get("status") == "finished" else None
+
+
+def choose_rate(
+    members: Sequence[dict[str, Any]], learning_rates: Sequence[float], seeds: Sequence[int]
+) -> tuple[int, list[dict[str, Any]]]:
+    """Picks the learning rate with the highest mean validation accuracy at the last step.
+
+    A rate at which any seed diverged cannot be chosen (unless all did). Of equals the smaller wins.
+
+    Args:
+        members: as in a grid's ``summary.json``: for each learning rate, in order, one member a seed.
+        learning_rates: the grid.
+        seeds: the seeds.
+
+    Returns:
+        The index of the choice, and for every rate its mean and spread.
+    """
+    grid = []
+    for index, rate in enumerate(learning_rates):
+        group = members[index * len(seeds) : (index + 1) * len(seeds)]
+        values = [((member.get("final") or {}).get("validation") or {}).get("accuracy") for member in group]
+        grid.append({"learning_rate": rate, "validation_accuracy": spread(values)})
+    scores = [point["validation_accuracy"]["mean"] for point in grid]
+    scores = [-math.inf if score is None else score for score in scores]
+    return scores.index(max(scores)), grid
+
+
+def spread(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and sample standard deviation over the seeds, with the values; both null if a seed diverged.
+
+    >>> spread([0.5, 0.7])["mean"]
+    0.6
+    """
+    if not values or any(value is None or not math.isfinite(value) for value in values):
+        return {"mean": None, "std": None, "values": list(values)}
+    numbers = [float(value) for value in values if value is not None]
+    mean = math.fsum(numbers) / len(numbers)
+    rest = math.fsum((value - mean) ** 2 for value in numbers)
+    std = math.sqrt(rest / (len(numbers) - 1)) if len(numbers) > 1 else 0.0
+    return {"mean": mean, "std": std, "values": numbers}
+
+
+def first_steps(metrics: Iterable[dict[str, Any]], seeds: Sequence[int], target: float) -> list[int | None]:
+    """For each seed the first evaluated step at which its validation accuracy was at least ``target``."""
+    first: dict[int, int] = {}
+    for line in metrics:
+        if line.get("kind") == "eval" and line.get("split") == "validation" and (line.get("accuracy") or 0) >= target:
+            first[line["seed"]] = min(line["step"], first.get(line["seed"], line["step"]))
+    return [first.get(seed) for seed in seeds]
+
+
+def measure_speed(plan: Plan, rows: list[dict[str, Any]], shared: _Shared, rounds: int = 3) -> None:
+    """Times short trainings again, the optimizers taking turns, and keeps each one's best steps per second.
+
+    A training of a second says little: the first one pays for waking up, and other programs come and go. Where training
+    took longer than :data:`LONG` its own time is good enough.
+    """
+    from discover.experiments.run import run
+
+    entries = {entry.label: entry for entry in plan.entries}
+    short = [row for row in rows if (row["train_seconds"] or 0) < LONG]
+    for _ in range(rounds if len(rows) > 1 else 0):
+        for row in short:
+            config = entries[row["label"]].config
+            timed = config.with_values({"training.eval_every": 0, "training.on_nonfinite": "drop"})
+            result = run(timed, None, members=_members(plan), programs=shared.programs, dataset=shared.dataset(config))
+            row["steps_per_second"] = max(row["steps_per_second"] or 0, result.steps_per_second or 0) or None
+
+
+def add_relative_speed(rows: list[dict[str, Any]]) -> None:
+    """Sets each row's steps per second relative to momentum's (on the same kind of batches), where it was trained."""
+    momentum = next((row["steps_per_second"] for row in rows if row["label"] == "momentum"), None)
+    for row in rows:
+        row["relative_speed"] = row["steps_per_second"] / momentum if momentum and row["steps_per_second"] else None
+
+
+def _train_entry(
+    plan: Plan,
+    entry: Entry,
+    directory: Path,
+    progress: Progress | None,
+    command: Sequence[str] | None,
+    shared: _Shared,
+) -> dict[str, Any]:
+    from discover.experiments.run import run
+
+    grid_dir, run_dir = directory / "grids" / entry.label, directory / "runs" / entry.label
+    options: dict[str, Any] = {"resume": True, "progress": progress, "command": command, "programs": shared.programs}
+    run(entry.config, grid_dir, members=_members(plan), dataset=shared.dataset(entry.config), **options)
+    summary = read_summary(grid_dir) or {}
+    chosen, grid = choose_rate(summary["members"], plan.learning_rates, plan.seeds)
+    rate = plan.learning_rates[chosen]
+    config = entry.config.with_values({"optimizer.learning_rate": rate})
+    first = chosen * len(plan.seeds)
+    extract_run(grid_dir, run_dir, range(first, first + len(plan.seeds)), config.to_dict())
+    final = (read_summary(run_dir) or {})["final"]
+    nothing: list[None] = [None] * len(plan.seeds)
+    return {
+        "label": entry.label,
+        "optimizer": entry.config.optimizer.name,
+        "batches": describe_batches(entry.config),
+        "control": entry.control,
+        "learning_rate": rate,
+        "at_grid_edge": len(plan.learning_rates) > 1 and chosen in (0, len(plan.learning_rates) - 1),
+        "grid": grid,
+        "validation_accuracy": spread(final.get("validation", {}).get("accuracy", nothing)),
+        "test_accuracy": spread(final.get("test", {}).get("accuracy", nothing)),
+        "test_loss": spread(final.get("test", {}).get("loss", nothing)),
+        "steps_to_target": {"values": first_steps(read_metrics(run_dir), plan.seeds, plan.target_accuracy)},
+        "steps_per_second": summary.get("steps_per_second"),
+        "train_seconds": summary.get("train_seconds"),
+        "compile_seconds": summary.get("compile_seconds"),
+        "run": f"runs/{entry.label}",
+    }
+
+
+class _Shared:
+    """What the entries have in common: the data set, loaded once, and the compiled programs."""
+
+    def __init__(self) -> None:
+        self.programs: dict[str, Any] = {}
+        self._dataset: Any = None
+
+    def dataset(self, config: Config) -> Any:
+        from discover.experiments.build import build_data
+
+        if self._dataset is None:
+            self._dataset = build_data(config)
+        return self._dataset
+
+
+def _members(plan: Plan) -> list[Any]:
+    from discover.experiments.run import Member
+
+    return [Member(seed, {"learning_rate": rate}) for rate in plan.learning_rates for seed in plan.seeds]
+
+
+def _check_same(plan: Plan, directory: Path) -> dict[str, Any]:
+    try:
+        recorded = read_json(directory / COMPARISON)
+    except ValueError as error:
+        raise ComparisonError(f"{error}; start anew with --overwrite") from None
+    theirs, mine = recorded.get("plan") or {}, plan.to_dict()
+    difference = next(_differences(theirs, mine), None)
+    if difference is not None:
+        raise ComparisonError(
+            f"{directory} holds another comparison ({difference}): choose another --out, or --overwrite it"
+        )
+    return recorded
+
+
+def _differences(theirs: Any, mine: Any, path: str = ""):
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for key in [*theirs, *(key for key in mine if key not in theirs)]:
+            name = f"{path}.{key}" if path else str(key)
+            if key not in theirs or key not in mine:
+                yield f"{name.removeprefix('entries.')} is only in the {'new' if key in mine else 'old'} one"
+            else:
+                yield from _differences(theirs[key], mine[key], name)
+    elif theirs != mine:
+        yield f"{path.removeprefix('entries.')} was {theirs}, now {mine}"
+
+
+def _new_record(plan: Plan, command: Sequence[str] | None) -> dict[str, Any]:
+    config = plan.entries[0].config
+    return {
+        "status": "running",
+        "preset": plan.preset,
+        "description": plan.summary,
+        "facts": {
+            "data": config.data.source,
+            "model": config.model.name,
+            "batches": describe_batches(config),
+        },
+        "note": _note(plan),
+        "target_accuracy": plan.target_accuracy,
+        "learning_rates": list(plan.learning_rates),
+        "seeds": list(plan.seeds),
+        "plan": plan.to_dict(),
+        "config": config.to_dict(),
+        "environment": environment(command=command),
+        "rows": [],
+    }
+
+
+def _note(plan: Plan) -> str:
+    text = (
+        f"Mean ± standard deviation over {len(plan.seeds)} seeds at the last step. Every optimizer sees the same "
+        f"batches; its learning rate is the best of {len(plan.learning_rates)} on the validation split. "
+        f"Steps to {100 * plan.target_accuracy:g}% are counted on the validation split. "
+        "Speed is steps per second relative to momentum, all learning rates and seeds training at once."
+    )
+    if any(entry.control for entry in plan.entries):
+        text += " The control trains momentum on shuffled batches of the same size."
+    return text
+
+
+def _write(directory: Path, record: dict[str, Any]) -> None:
+    try:
+        write_json(directory / COMPARISON, record)
+    except OSError as error:
+        raise ComparisonError(f"cannot write to {directory}: {error.strerror or error}") from None
