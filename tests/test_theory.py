@@ -103,9 +103,7 @@ def test_lemmas_1_to_3_bound_the_exact_noise(kind, num_groups, group_size):
             sgd = exact_noise(problem, theta, 0.0, 1, 1)
             assert sgd <= theory.lemma_1(found, distance)
             at_optimum = exact_noise(problem, problem.optimum, 0.0, 1, 1)
-            assert at_optimum == pytest.approx(
-                found.in_cluster_variance + found.between_cluster_variance, rel=1e-9
-            )
+            assert at_optimum == pytest.approx(found.in_cluster_variance + found.between_cluster_variance, rel=1e-9)
             assert at_optimum <= theory.lemma_2(found).total
             ours = exact_noise(problem, theta, buffers, num_groups, group_size)
             size = num_groups * group_size
@@ -119,9 +117,7 @@ def test_lemma_3_with_the_printed_batch_size_fails_for_cluster_pure_groups():
         found = theory.constants(problem)
         noise = exact_noise(problem, problem.optimum, 0.0, num_groups=2, group_size=32)
         assert noise > theory.lemma_3(found, 0.0, found.between_cluster_variance, batch_size=64)
-        assert noise <= theory.lemma_3(
-            found, 0.0, found.between_cluster_variance, batch_size=64, num_groups=2
-        )
+        assert noise <= theory.lemma_3(found, 0.0, found.between_cluster_variance, batch_size=64, num_groups=2)
 
 
 def test_proof_slip_contraction_with_delta_is_false_and_with_nu_true():
@@ -146,9 +142,7 @@ POSITIVE = st.floats(0.01, 10.0)
     size=st.integers(1, 16),
 )
 @settings(max_examples=200, deadline=None)
-def test_iterating_the_recursion_never_leaves_theorem_1(
-    nu, ratio, inner, between, p_min, share, part, groups, size
-):
+def test_iterating_the_recursion_never_leaves_theorem_1(nu, ratio, inner, between, p_min, share, part, groups, size):
     found = theory.Constants(nu, nu * ratio, inner, between, p_min)
     alpha = share * p_min
     batch = groups * size

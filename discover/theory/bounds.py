@@ -102,9 +102,7 @@ def _groups(batch_size: ArrayLike, num_groups: ArrayLike | None) -> tuple[Array,
     if np.any(size < 1):
         raise ValueError(f"batch_size must be at least 1, got {np.min(size)}")
     if np.any(groups < 1) or np.any(groups > size):
-        raise ValueError(
-            f"num_groups must lie between 1 and batch_size, got {np.min(groups)} to {np.max(groups)}"
-        )
+        raise ValueError(f"num_groups must lie between 1 and batch_size, got {np.min(groups)} to {np.max(groups)}")
     return size, groups
 
 
@@ -218,9 +216,7 @@ def lemma_4(
     noise = lemma_3(constants, dist, buffer_error, size, groups)
     next_dist = (1.0 - 2.0 * mu * nu + mu**2 * d2) * dist + mu**2 * noise
     next_error = (
-        (1.0 - a) * _array(buffer_error)
-        + a * (1.0 + 2.0 / per_group) * d2 * dist
-        + a * constants.sigma_in / per_group
+        (1.0 - a) * _array(buffer_error) + a * (1.0 + 2.0 / per_group) * d2 * dist + a * constants.sigma_in / per_group
     )
     return next_dist, next_error
 
@@ -366,9 +362,7 @@ def sgd_steady_state(
     size, groups = _groups(batch_size, num_groups)
     mu, nu = _array(step_size), _array(constants.strong_convexity)
     d2 = _array(constants.smoothness) ** 2
-    noise = 2.0 * (
-        _array(constants.in_cluster_variance) / size + _array(constants.between_cluster_variance) / groups
-    )
+    noise = 2.0 * (_array(constants.in_cluster_variance) / size + _array(constants.between_cluster_variance) / groups)
     room = 2.0 * nu - mu * d2 * (1.0 + 2.0 / size + 2.0 / groups)
     if np.any(room <= 0):
         raise ValueError(f"step_size {np.max(mu):.6g} is too large for SGD's bound on this problem")

@@ -17,6 +17,7 @@ problem runs them together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -86,20 +87,25 @@ def _scaled(values: jax.Array, weights: jax.Array, variance: jax.Array | float) 
     return values * jnp.where(mean_square > 0, jnp.sqrt(variance / safe), 0.0)
 
 
+def _normals(key: jax.Array, *shapes: tuple[int, ...]) -> list[jax.Array]:
+    """Standard normal arrays of these shapes from one draw: each draw costs a second of compilation on a CPU."""
+    sizes = [math.prod(shape) for shape in shapes]
+    flat = jax.random.normal(key, (sum(sizes),), jnp.result_type(float))
+    ends = np.cumsum(sizes)
+    return [flat[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes)]
+
+
 def _gradients_at_optimum(
-    key: jax.Array,
+    centres: jax.Array,
+    spread: jax.Array,
     probs: jax.Array,
-    shape: tuple[int, int, int],
     in_cluster_variance: jax.Array | float,
     between_cluster_variance: jax.Array | float,
 ) -> jax.Array:
-    num_clusters, num_examples, dim = shape
-    key_between, key_in = jax.random.split(key)
-    centres = jax.random.normal(key_between, (num_clusters, dim), probs.dtype)
+    """c_n + ξ_{n,i} `[N, m, d]` from any `centres` `[N, d]` and `spread` `[N, m, d]`, centred and scaled."""
     centres = _scaled(centres - probs @ centres, probs, between_cluster_variance)
-    spread = jax.random.normal(key_in, shape, probs.dtype)
     spread = spread - jnp.mean(spread, axis=1, keepdims=True)
-    spread = _scaled(spread, probs[:, None] / num_examples, in_cluster_variance)
+    spread = _scaled(spread, probs[:, None] / spread.shape[1], in_cluster_variance)
     return centres[:, None, :] + spread
 
 
@@ -114,6 +120,16 @@ def _check_variances(
     for name, value in (("in_cluster_variance", in_cluster), ("between_cluster_variance", between)):
         if isinstance(value, (int, float)) and value < 0:
             raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def _rotations(normals: jax.Array) -> jax.Array:
+    """`[..., d, d]` orthogonal matrices from `[2, ..., d]` vectors, each a product of two reflections.
+
+    Not uniform over all rotations, which a QR decomposition would give at a much longer compilation.
+    """
+    normals = normals / jnp.linalg.norm(normals, axis=-1, keepdims=True)
+    first, second = jnp.eye(normals.shape[-1]) - 2.0 * normals[..., :, None] * normals[..., None, :]
+    return first @ second
 
 
 def quadratic(
@@ -156,20 +172,17 @@ def quadratic(
     p = jnp.asarray(_check(num_clusters, num_examples, dim, probs))
     _check_variances(num_clusters, num_examples, in_cluster_variance, between_cluster_variance)
     shape = (num_clusters, num_examples, dim)
-    keys = jax.random.split(key, 4)
+    centres, spread, optimum, normals = _normals(key, (num_clusters, dim), shape, (dim,), (2, *shape))
     # The ends of the spectrum are in every example: the declared ν and δ are attained, not only bounds.
-    spectrum = jnp.linspace(strong_convexity, smoothness, dim).astype(p.dtype)
-    basis, _ = jnp.linalg.qr(jax.random.normal(keys[0], (*shape, dim), p.dtype))
-    hessians = jnp.einsum("...ij,j,...kj->...ik", basis, spectrum, basis)
+    spectrum = jnp.linspace(strong_convexity, smoothness, dim)
+    basis = _rotations(normals)
     return QuadraticProblem(
         probs=p,
-        optimum=jax.random.normal(keys[1], (dim,), p.dtype),
-        gradients_at_optimum=_gradients_at_optimum(
-            keys[2], p, shape, in_cluster_variance, between_cluster_variance
-        ),
+        optimum=optimum,
+        gradients_at_optimum=_gradients_at_optimum(centres, spread, p, in_cluster_variance, between_cluster_variance),
         strong_convexity=jnp.asarray(strong_convexity, p.dtype),
         smoothness=jnp.asarray(smoothness, p.dtype),
-        hessians=hessians,
+        hessians=jnp.einsum("...ij,j,...kj->...ik", basis, spectrum, basis),
     )
 
 
@@ -195,16 +208,15 @@ def logistic(
     p = jnp.asarray(_check(num_clusters, num_examples, dim, probs))
     _check_variances(num_clusters, num_examples, in_cluster_variance, between_cluster_variance)
     shape = (num_clusters, num_examples, dim)
-    keys = jax.random.split(key, 4)
-    centres = jax.random.normal(keys[0], (num_clusters, 1, dim), p.dtype)
-    features = centres + jax.random.normal(keys[1], shape, p.dtype)
+    centres, spread, optimum, around, near = _normals(
+        key, (num_clusters, dim), shape, (dim,), (num_clusters, 1, dim), shape
+    )
+    features = around + near
     longest = jnp.max(jnp.linalg.norm(features, axis=-1))
     return LogisticProblem(
         probs=p,
-        optimum=jax.random.normal(keys[2], (dim,), p.dtype),
-        gradients_at_optimum=_gradients_at_optimum(
-            keys[3], p, shape, in_cluster_variance, between_cluster_variance
-        ),
+        optimum=optimum,
+        gradients_at_optimum=_gradients_at_optimum(centres, spread, p, in_cluster_variance, between_cluster_variance),
         strong_convexity=jnp.asarray(strong_convexity, p.dtype),
         smoothness=jnp.asarray(smoothness, p.dtype),
         features=features * 2.0 * jnp.sqrt(smoothness - strong_convexity) / longest,
