@@ -1,0 +1,239 @@
+"""How a tree of parameters is cut into one slice per device, and what moves between devices to do so.
+
+A parameter is flattened, padded with zeros to a multiple of the D devices of the data axis, and device i holds the
+i-th part: any shape divides evenly, at the price of at most D − 1 zeros a parameter. A parameter that is itself sharded
+over other axes of the mesh (model parallelism) is cut the same way within each of its shards, so that nothing ever
+moves along those axes.
+
+The slices of a parameter, put together, are its values in their usual order with the zeros at the end, whatever D is:
+a checkpoint written on one number of devices is read on another by cutting or adding zeros. They form a tree like the parameters', with the same paths and the same number of dimensions (all but the first
+of size 1), so that weight-decay masks by name or by `ndim` mean the same on slices. All leaves of one dtype travel
+together: one collective a step for each dtype, however many parameters there are.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+
+class Leaf(NamedTuple):
+    """One parameter: where it is sharded, and how long its slices are."""
+
+    path: tuple[Any, ...]
+    shape: tuple[int, ...]  # of one shard over the model axes: what a device of the data axis sees
+    dtype: Any
+    spec: P  # over the model axes
+    axes: tuple[str, ...]  # the model axes in `spec`
+    length: int  # of one device's slice, padding included
+
+    @property
+    def size(self) -> int:
+        """Values in one shard, without padding."""
+        return _product(self.shape)
+
+    @property
+    def slice_shape(self) -> tuple[int, ...]:
+        """The shape of one device's slice: as many dimensions as the parameter has, and at least one."""
+        return (self.length,) + (1,) * (len(self.shape) - 1)
+
+
+class Slices:
+    """The slices of one tree of parameters over one mesh.
+
+    Args:
+      params: the parameters, or anything with their shapes and dtypes.
+      mesh: the device mesh, with axes of type Auto (what `jax.sharding.Mesh` makes).
+      data_axis: the axis over which batches are spread.
+      param_specs: a tree of `PartitionSpec` for parameters that are sharded over other axes; None: all replicated.
+
+    Raises:
+      ValueError: if the axis is not in the mesh, a parameter is sharded over it, or a shape does not divide.
+    """
+
+    def __init__(self, params: Any, mesh: Mesh, data_axis: str = "data", param_specs: Any = None):
+        check_mesh(mesh, data_axis)
+        self.mesh, self.axis, self.count = mesh, data_axis, mesh.shape[data_axis]
+        flat, self.treedef = jax.tree_util.tree_flatten_with_path(params)
+        if param_specs is None:
+            specs = [P()] * len(flat)
+        else:
+            specs = jax.tree.leaves(param_specs, is_leaf=lambda node: isinstance(node, P))
+            if len(specs) != len(flat):
+                raise ValueError(
+                    f"param_specs must have one PartitionSpec per parameter, got {len(specs)} for {len(flat)}"
+                )
+        self.leaves = [self._leaf(path, value, spec) for (path, value), spec in zip(flat, specs)]
+
+    def _leaf(self, path: tuple[Any, ...], value: Any, spec: P) -> Leaf:
+        name = jax.tree_util.keystr(path) or "the parameter"
+        shape, axes = list(jnp.shape(value)), []
+        for dim, entry in enumerate(spec):
+            for axis in (entry,) if isinstance(entry, str) else (entry or ()):
+                if axis == self.axis:
+                    raise ValueError(
+                        f"{name} is sharded over {axis!r}, the axis of the batches: parameters are whole on that "
+                        "axis (their state is what gets sliced); shard them over another axis"
+                    )
+                if axis not in self.mesh.shape:
+                    raise ValueError(f"{name} is sharded over {axis!r}; the mesh has {', '.join(self.mesh.axis_names)}")
+                if shape[dim] % self.mesh.shape[axis]:
+                    raise ValueError(
+                        f"dimension {dim} of {name}, {jnp.shape(value)}, does not divide over the "
+                        f"{self.mesh.shape[axis]} devices of axis {axis!r}"
+                    )
+                shape[dim] //= self.mesh.shape[axis]
+                axes.append(axis)
+        length = -(-_product(shape) // self.count)
+        return Leaf(tuple(path), tuple(shape), jnp.result_type(value), spec, tuple(axes), length)
+
+    def spec(self, leaf: Leaf, leading: int = 0) -> P:
+        """The sharding of a leaf's slices, after `leading` axes that every device holds whole."""
+        return P(*(None,) * leading, (*leaf.axes, self.axis))
+
+    def cut(self, params: Any) -> Any:
+        """Each device's slice of parameters that it holds whole: nothing moves."""
+
+        def local(*values):
+            index = lax.axis_index(self.axis)
+            return tuple(
+                lax.dynamic_index_in_dim(self._rows(leaf, value[None])[0], index, keepdims=False).reshape(
+                    leaf.slice_shape
+                )
+                for leaf, value in zip(self.leaves, values)
+            )
+
+        return self._mapped(local, params, [leaf.spec for leaf in self.leaves], [self.spec(x) for x in self.leaves])
+
+    def scatter(self, grads: Any, combine: Callable[[jax.Array], jax.Array] | None, weights: Any = None) -> Any:
+        """From each device's groups' whole gradients to every device's slice of all groups' gradients.
+
+        Args:
+          grads: leaves [G, ...], the groups spread over the data axis.
+          combine: merges the groups of one device, from [G/D, ...] and that device's part of `weights`, to
+            [S, ...]; then one all-to-all. None sums over all groups with weights [G] instead: one reduce-scatter.
+          weights: an array whose first axis is spread over the devices.
+
+        Returns:
+          Slices with leaves [D·S, ...] (or [1, ...] for the sum).
+        """
+
+        def local(weights, *values):
+            out: list[Any] = [None] * len(values)
+            for members in self._by_dtype([value.dtype for value in values]):
+                rows = jnp.concatenate(
+                    [combine_rows(weights, self._rows(self.leaves[i], values[i])) for i in members], axis=-1
+                )
+                if combine is None:
+                    moved = lax.psum_scatter(rows, self.axis, scatter_dimension=1, tiled=True)
+                else:
+                    moved = lax.all_to_all(rows, self.axis, split_axis=1, concat_axis=0, tiled=True)
+                for i, part in zip(members, self._split(moved[:, 0], members)):
+                    out[i] = part.reshape(part.shape[0], *self.leaves[i].slice_shape)
+            return tuple(out)
+
+        def combine_rows(weights, rows):
+            if combine is None:
+                # A group that does not count may hold anything, NaN included.
+                column = weights.astype(rows.dtype).reshape(-1, 1, 1)
+                return jnp.sum(jnp.where(column > 0, column * rows, 0), axis=0, keepdims=True)
+            return combine(rows) if weights is None else combine(weights, rows)
+
+        sources = [P(self.axis, *leaf.spec) for leaf in self.leaves]
+        targets = [self.spec(leaf, leading=1) for leaf in self.leaves]
+        return self._mapped(local, grads, sources, targets, extra=weights)
+
+    def gather(self, slices: Any) -> Any:
+        """The whole parameters (or updates) on every device, from the slices: one all-gather."""
+
+        def local(*values):
+            out: list[Any] = [None] * len(values)
+            for members in self._by_dtype([value.dtype for value in values]):
+                row = jnp.concatenate([values[i].reshape(1, -1) for i in members], axis=-1)
+                rows = lax.all_gather(row, self.axis, axis=0, tiled=True)
+                for i, part in zip(members, self._split(rows, members)):
+                    leaf = self.leaves[i]
+                    out[i] = part.reshape(-1)[: leaf.size].reshape(leaf.shape)
+            return tuple(out)
+
+        return self._mapped(local, slices, [self.spec(x) for x in self.leaves], [leaf.spec for leaf in self.leaves])
+
+    def place(self, state: Any) -> Any:
+        """Keeps every part of an optimizer's state on its device: see `shardings`."""
+        return jax.tree.map(lax.with_sharding_constraint, state, self.shardings(state))
+
+    def shardings(self, state: Any) -> Any:
+        """The sharding of each leaf of an optimizer's state made from slices.
+
+        A leaf whose path ends in that of a parameter and whose shape ends in that of its slices is sharded
+        like them, whatever stands before (as the N of the clusters' buffers); any other is whole everywhere.
+        """
+
+        def one(path: tuple[Any, ...], value: Any) -> NamedSharding:
+            shape = jnp.shape(value)
+            for leaf in self.leaves:
+                ends = not leaf.path or tuple(path[-len(leaf.path) :]) == leaf.path
+                whole = (self.global_length(leaf), *leaf.slice_shape[1:])
+                if ends and len(shape) >= len(whole) and shape[len(shape) - len(whole) :] == whole:
+                    return NamedSharding(self.mesh, self.spec(leaf, leading=len(shape) - len(whole)))
+            return NamedSharding(self.mesh, P())
+
+        return jax.tree_util.tree_map_with_path(one, state)
+
+    def global_length(self, leaf: Leaf) -> int:
+        """The first dimension of a leaf's slices put together, padding included."""
+        return leaf.length * self.count * _product(self.mesh.shape[axis] for axis in leaf.axes)
+
+    # -- inside of a device -------------------------------------------------------------------------------------------
+
+    def _rows(self, leaf: Leaf, values: jax.Array) -> jax.Array:
+        """[G, ...] as [G, D, length]: row i is what device i gets."""
+        flat = values.reshape(values.shape[0], -1)
+        flat = jnp.pad(flat, ((0, 0), (0, leaf.length * self.count - leaf.size)))
+        return flat.reshape(values.shape[0], self.count, leaf.length)
+
+    def _split(self, rows: jax.Array, members: list[int]) -> list[jax.Array]:
+        ends, end = [], 0
+        for i in members[:-1]:
+            ends.append(end := end + self.leaves[i].length)
+        return jnp.split(rows, ends, axis=-1)
+
+    def _by_dtype(self, dtypes: list[Any]) -> list[list[int]]:
+        names: dict[Any, list[int]] = {}
+        for i, dtype in enumerate(dtypes):
+            names.setdefault(jnp.dtype(dtype), []).append(i)
+        return list(names.values())
+
+    def _mapped(self, local: Any, tree: Any, sources: list[P], targets: list[P], extra: Any = ...) -> Any:
+        leaves = self.treedef.flatten_up_to(tree)
+        if not leaves:
+            return tree
+        if extra is not ...:
+            sources = [P(self.axis), *sources]
+            leaves = [extra, *leaves]
+        mapped = jax.shard_map(
+            local, mesh=self.mesh, in_specs=tuple(sources), out_specs=tuple(targets), check_vma=False
+        )
+        return self.treedef.unflatten(mapped(*leaves))
+
+
+def check_mesh(mesh: Mesh, data_axis: str) -> None:
+    """Raises unless the mesh has the axis and leaves the partitioning of plain code to the compiler."""
+    if data_axis not in mesh.shape:
+        raise ValueError(f"the mesh has no axis {data_axis!r}; it has {', '.join(map(repr, mesh.axis_names))}")
+    if any(kind != jax.sharding.AxisType.Auto for kind in mesh.axis_types):
+        raise ValueError(
+            "the mesh must have axes of type Auto, got "
+            f"{', '.join(kind.name for kind in mesh.axis_types)}; jax.sharding.Mesh(devices, names) makes such a mesh"
+        )
+
+
+def _product(numbers: Any) -> int:
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
