@@ -21,9 +21,9 @@ from discover.experiments.config import (
     check_hyperparameter,
 )
 from discover.experiments.prepare import build_prepare
-from discover.models import Network, build_network
+from discover.models import Network, build_network, conv_as_matmul
 from discover.training.evaluate import make_evaluate
-from discover.training.program import Members, Programs
+from discover.training.program import Members, ModelPrograms, Programs
 from discover.training.schedule import schedule
 from discover.training.step import Hyper, StepBatch, make_step
 
@@ -113,11 +113,15 @@ def total_steps(config: Config, dataset: Dataset) -> int:
 
 
 def build_network_for(config: Config, dataset: Dataset) -> Network:
-    """The network, with the convolution whose weight gradient splits by group where the optimizer needs it."""
+    """The network, with the convolution that suits the optimizer and the device."""
     model, shape = config.model, dataset.example_shape
     if config.data.crop_size is not None and len(shape) == 3:
         shape = (config.data.crop_size, config.data.crop_size, shape[-1])
-    grouped = config.optimizer.name in CLUSTERED and config.batches.groups > 1
+    kind = model.convolution
+    if kind == "auto":
+        grouped = config.optimizer.name in CLUSTERED and config.batches.groups > 1
+        kind = "matmul" if jax.default_backend() == "cpu" else "grouped" if grouped else "lax"
+    convolutions = {"lax": None, "grouped": optim.grouped_conv_general_dilated, "matmul": conv_as_matmul}
     return build_network(
         model.name,
         shape,
@@ -126,7 +130,7 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
         width=model.width,
         dropout=model.dropout,
         dtype=jnp.dtype(model.dtype),
-        conv_general_dilated=optim.grouped_conv_general_dilated if grouped else None,
+        conv_general_dilated=convolutions[kind],
     )
 
 
@@ -198,11 +202,26 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper
     return make
 
 
-def build_programs(config: Config, dataset: Dataset, network: Network, probs: Sequence[float]) -> Programs:
+def build_model_programs(config: Config, dataset: Dataset, network: Network) -> ModelPrograms:
+    """The compiled programs that do not depend on the optimizer."""
+    scale = build_prepare(config, dataset)[1]
+    evaluate = make_evaluate(network.apply, scale, batch_size=config.training.eval_batch)
+    return ModelPrograms(network.init, evaluate, member_mode=_member_mode(config))
+
+
+def build_programs(
+    config: Config,
+    dataset: Dataset,
+    network: Network,
+    probs: Sequence[float],
+    model_programs: ModelPrograms | None = None,
+) -> Programs:
     """The compiled programs of a run; learning rates, seeds and lengths are their arguments."""
+    if model_programs is None:
+        model_programs = build_model_programs(config, dataset, network)
     make_optimizer = optimizer_factory(config, probs)
-    prepare, scale = build_prepare(config, dataset)
-    training = config.training
+    prepare, _ = build_prepare(config, dataset)
+    training, mode = config.training, _member_mode(config)
     step = make_step(
         network.apply,
         make_optimizer,
@@ -210,15 +229,26 @@ def build_programs(config: Config, dataset: Dataset, network: Network, probs: Se
         merge_groups=config.optimizer.name not in CLUSTERED,
         group_mode=training.group_mode,
     )
-    evaluate = make_evaluate(network.apply, scale, batch_size=training.eval_batch)
     return Programs(
-        network.init,
+        model_programs,
         make_optimizer,
         step,
-        evaluate,
         steps_per_dispatch=training.steps_per_dispatch,
-        member_mode=training.member_mode,
+        member_mode=mode,
     )
+
+
+def _member_mode(config: Config) -> str:
+    mode = config.training.member_mode
+    return mode if mode != "auto" else "map" if jax.default_backend() == "cpu" else "vmap"
+
+
+def model_key(config: Config) -> str:
+    """Says which configurations can share initial parameters and evaluation."""
+    same = Config(data=config.data, model=config.model)
+    training = {"training.eval_batch": config.training.eval_batch, "training.member_mode": _member_mode(config)}
+    # The same function for all optimizers: evaluation has no weight gradient to split.
+    return f"model {same.with_values(training).to_json()}"
 
 
 def program_key(config: Config, names: Sequence[str]) -> str:

@@ -143,6 +143,8 @@ class ModelConfig:
         width: hidden units (mlp), channels of the first layer (cnn), widening factor (wide_resnet: 10).
         dropout: rate (wide_resnet: 0.3 by default, the others 0).
         dtype: of the computation; parameters are float32 always.
+        convolution: `lax`, `grouped` (its weight gradient splits by group), `matmul` (quick inside loops on a CPU),
+            or `auto`: `matmul` on a CPU; elsewhere `grouped` for the Discover family, `lax` for the others.
     """
 
     name: Literal["logistic", "mlp", "cnn", "wide_resnet", "resnet"] = "mlp"
@@ -150,6 +152,7 @@ class ModelConfig:
     width: int | None = None
     dropout: float | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
+    convolution: Literal["auto", "lax", "grouped", "matmul"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,8 @@ class TrainingConfig:
         seeds: one run trains all of them. A seed decides the initial parameters, the batches, the label
             noise, the augmentation and dropout.
         together: how many seeds (members) train at once in one program; None: all for small models, else 1.
-        member_mode: `vmap` computes the members side by side, `map` one after the other in one program.
+        member_mode: `vmap` computes the members side by side, `map` one after the other in one program, with
+            numbers that do not depend on who trains beside them; `auto`: `map` on a CPU, elsewhere `vmap`.
         group_mode: the same for the gradients of the groups.
         steps_per_dispatch: steps in one call of the compiled program.
         log_every: steps that one training line of the metrics averages over.
@@ -215,7 +219,7 @@ class TrainingConfig:
     schedule: Literal["cosine", "constant"] = "cosine"
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     together: int | None = None
-    member_mode: Literal["vmap", "map"] = "vmap"
+    member_mode: Literal["auto", "vmap", "map"] = "auto"
     group_mode: Literal["vmap", "map"] = "vmap"
     steps_per_dispatch: int = 50
     log_every: int = 10

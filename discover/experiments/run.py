@@ -55,10 +55,12 @@ from discover.experiments.build import (
     Member,
     build_data,
     build_members,
+    build_model_programs,
     build_network_for,
     build_plan,
     build_programs,
     drawer,
+    model_key,
     program_key,
     total_steps,
     traced_names,
@@ -112,7 +114,7 @@ def run(
     checkpoints: bool = True,
     tensorboard: bool = False,
     command: Sequence[str] | None = None,
-    programs: MutableMapping[str, Programs] | None = None,
+    programs: MutableMapping[str, Any] | None = None,
     dataset: Dataset | None = None,
 ) -> RunResult:
     """Trains a configuration to its end; see the top of this file for what it leaves and how it fails.
@@ -126,7 +128,9 @@ def run(
         checkpoints: whether to write any.
         tensorboard: also write event files.
         command: the command line for the records.
-        programs: compiled programs of earlier runs in this process, to be reused and added to.
+        programs: compiled programs of earlier runs in this process, to be reused and added to; start with {}.
+            Runs that differ only in learning rates, seeds and lengths share all of them; runs with different
+            optimizers on the same model and data share the initial parameters' and the evaluation's.
         dataset: the data set, if it is loaded already; it must be what ``config.data`` describes.
 
     Returns:
@@ -181,7 +185,7 @@ class _Job:
         progress: Progress,
         checkpoints: bool,
         tensorboard: bool,
-        programs: MutableMapping[str, Programs] | None,
+        programs: MutableMapping[str, Any] | None,
         dataset: Dataset | None,
         stack: contextlib.ExitStack,
     ):
@@ -195,9 +199,12 @@ class _Job:
         key = program_key(config, names)
         shared = programs if programs is not None else {}
         if key not in shared:
+            common = model_key(config)
+            if common not in shared:
+                shared[common] = build_model_programs(config, self.dataset, self.network)
             probs = next(iter(self.plans.values())).probs
-            shared[key] = build_programs(config, self.dataset, self.network, probs)
-        self.programs = shared[key]
+            shared[key] = build_programs(config, self.dataset, self.network, probs, shared[common])
+        self.programs: Programs = shared[key]
         self.compiled_before = self.programs.compile_seconds
         self.lines: list[dict[str, Any]] = []
         self.diverged_at: dict[int, int] = {}

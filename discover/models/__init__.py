@@ -1,6 +1,6 @@
 """Models in flax nnx, and the two pure functions that training needs of them."""
 
-from discover.models.layers import Conv, standardize
+from discover.models.layers import Conv, conv_as_matmul, standardize
 from discover.models.network import MODELS, Network, build_network
 from discover.models.resnet import ResNet
 from discover.models.small import CNN, MLP, Logistic
@@ -16,5 +16,6 @@ __all__ = [
     "ResNet",
     "WideResNet",
     "build_network",
+    "conv_as_matmul",
     "standardize",
 ]

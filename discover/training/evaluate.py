@@ -1,4 +1,4 @@
-"""Loss and accuracy on a whole split, at the parameters that the optimizer means to be judged by."""
+"""Loss and accuracy on a whole split."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discover.optim import igt_eval_params
-from discover.training.step import StepMetrics, TrainState
+from discover.training.step import StepMetrics
 
 
 def make_evaluate(
     apply: Callable[..., jax.Array], scale: Callable[[jax.Array], jax.Array], *, batch_size: int
-) -> Callable[[TrainState, jax.Array, jax.Array], StepMetrics]:
-    """Builds ``evaluate(state, images, labels)``: mean loss and accuracy, without dropout or augmentation.
-
-    Parameters are those of ``igt_eval_params``: IGT's true ones, for every other optimizer the loop's own.
+) -> Callable[[Any, jax.Array, jax.Array], StepMetrics]:
+    """Builds ``evaluate(params, images, labels)``: mean loss and accuracy, without dropout or augmentation.
 
     Args:
         apply: ``apply(params, x) -> logits``.
@@ -31,8 +28,7 @@ def make_evaluate(
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return jnp.sum(losses), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
 
-    def evaluate(state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
-        params = igt_eval_params(state.opt_state, state.params)
+    def evaluate(params: Any, images: jax.Array, labels: jax.Array) -> StepMetrics:
         count = labels.shape[0]
         whole = count // batch_size * batch_size
         loss, right = jnp.zeros(()), jnp.zeros((), jnp.int32)

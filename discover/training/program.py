@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from discover.optim import igt_eval_params
 from discover.training.step import Hyper, Step, StepBatch, StepMetrics, TrainState
 
 
@@ -27,45 +28,104 @@ class Members(NamedTuple):
     plan: jax.Array  # int32 [M], which of the S drawn batches a member takes
 
 
-class Programs:
-    """Compiles on first use, and keeps what it compiled: learning rates and seeds are arguments.
+class Compiled:
+    """Compiles functions on first use for the shapes at hand, keeps them, and counts the time it took."""
+
+    def __init__(self) -> None:
+        self.compile_seconds = 0.0
+        self._ready: dict[Any, Callable[..., Any]] = {}
+
+    def call(self, name: str, function: Any, *arguments: Any) -> Any:
+        """Calls the jitted ``function``, compiled before if these shapes were seen before."""
+        return self.prepare(name, function, *arguments)(*arguments)
+
+    def prepare(self, name: str, function: Any, *arguments: Any) -> Callable[..., Any]:
+        """Compiles the jitted ``function`` for these arguments, without calling it."""
+        leaves, structure = jax.tree.flatten(arguments)
+        key = (name, structure, tuple((np.shape(x), jnp.result_type(x)) for x in leaves))
+        if key not in self._ready:
+            began = time.perf_counter()
+            self._ready[key] = function.lower(*arguments).compile()
+            self.compile_seconds += time.perf_counter() - began
+        return self._ready[key]
+
+
+def over_members(mode: str, function: Callable[..., Any], arguments: Any) -> Any:
+    """Calls ``function(*a)`` for every member's arguments ``a``, leaves [M, ...].
+
+    Args:
+        mode: `vmap` computes members side by side, `map` one after the other. With `map` a member's numbers do not
+            depend on who trains beside it, bit for bit.
+        function: of one member.
+        arguments: a tuple of trees.
+    """
+    if mode == "map":
+        return jax.lax.map(lambda a: function(*a), arguments)
+    return jax.vmap(function)(*arguments)
+
+
+class ModelPrograms:
+    """What does not depend on the optimizer: initial parameters and evaluation.
 
     Args:
         init: ``init(key) -> params``.
-        make_optimizer: builds the optimizer from traced hyperparameters.
-        step: see :func:`discover.training.step.make_step`.
         evaluate: see :func:`discover.training.evaluate.make_evaluate`.
-        steps_per_dispatch: the largest number of steps in one call.
-        member_mode: `vmap` computes members side by side, `map` one after the other. With `map` a member's numbers do
-            not depend on who trains beside it, bit for bit.
+        member_mode: see :func:`over_members`.
     """
 
     def __init__(
         self,
         init: Callable[[jax.Array], Any],
+        evaluate: Callable[[Any, jax.Array, jax.Array], StepMetrics],
+        *,
+        member_mode: str = "vmap",
+    ):
+        self.compiled = Compiled()
+
+        def start(seeds: jax.Array) -> Any:
+            return over_members(member_mode, lambda seed: init(init_key(seed)), (seeds,))
+
+        def judge(params: Any, images: jax.Array, labels: jax.Array) -> StepMetrics:
+            return over_members(member_mode, lambda own: evaluate(own, images, labels), (params,))
+
+        self.jitted_start = jax.jit(start)
+        self._judge = jax.jit(judge)
+
+    def start(self, seeds: jax.Array) -> Any:
+        """Returns the initial parameters of all members, leaves [M, ...]."""
+        return self.compiled.call("start", self.jitted_start, seeds)
+
+    def evaluate(self, params: Any, images: jax.Array, labels: jax.Array) -> StepMetrics:
+        """Returns loss and accuracy [M] on a split."""
+        return self.compiled.call("evaluate", self._judge, params, images, labels)
+
+
+class Programs:
+    """Everything a run calls on the device: start, many steps, evaluation. Learning rates and seeds are arguments.
+
+    Args:
+        model: initial parameters and evaluation, which runs of different optimizers may share.
+        make_optimizer: builds the optimizer from traced hyperparameters.
+        step: see :func:`discover.training.step.make_step`.
+        steps_per_dispatch: the largest number of steps in one call.
+        member_mode: see :func:`over_members`.
+    """
+
+    def __init__(
+        self,
+        model: ModelPrograms,
         make_optimizer: Callable[[Hyper], optax.GradientTransformationExtraArgs],
         step: Step,
-        evaluate: Callable[[TrainState, jax.Array, jax.Array], StepMetrics],
         *,
         steps_per_dispatch: int,
         member_mode: str = "vmap",
     ):
         self.steps_per_dispatch = steps_per_dispatch
-        self.compile_seconds = 0.0
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._model = model
+        self._compiled = Compiled()
 
-        def over_members(function: Callable[..., Any], *shared: Any) -> Callable[..., Any]:
-            """Calls ``function(member's arguments, *shared)`` for every member."""
-            if member_mode == "map":
-                return lambda arguments: jax.lax.map(lambda a: function(*a, *shared), arguments)
-            return lambda arguments: jax.vmap(lambda a: function(*a, *shared))(arguments)
-
-        def start(members: Members) -> TrainState:
-            def one(hyper: Hyper, seed: jax.Array) -> TrainState:
-                params = init(init_key(seed))
-                return TrainState(params, make_optimizer(hyper).init(params))
-
-            return over_members(one)((members.hyper, members.seeds))
+        def start(params: Any, hyper: Hyper) -> Any:
+            return over_members(member_mode, lambda h, p: make_optimizer(h).init(p), (hyper, params))
 
         def advance(
             state: TrainState,
@@ -84,7 +144,7 @@ class Programs:
                 def one(state: Any, hyper: Hyper, key: jax.Array, batch: StepBatch) -> Any:
                     return step(state, hyper, key, first + i, batch, images)
 
-                state, metrics = over_members(one)((state, members.hyper, keys, own))
+                state, metrics = over_members(member_mode, one, (state, members.hyper, keys, own))
                 return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, metrics)
 
             empty = jnp.zeros((steps_per_dispatch, len(members.seeds)), jnp.float32)
@@ -92,16 +152,18 @@ class Programs:
             # the very same program, which is what makes a resumed run equal to the last bit.
             return jax.lax.fori_loop(0, count, body, (state, StepMetrics(empty, empty)))
 
-        def judge(state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
-            return over_members(evaluate, images, labels)((state,))
-
         self._start = jax.jit(start)
         self._advance = jax.jit(advance, donate_argnums=0)
-        self._judge = jax.jit(judge)
+
+    @property
+    def compile_seconds(self) -> float:
+        """Time spent compiling so far, here and for the shared part."""
+        return self._compiled.compile_seconds + self._model.compiled.compile_seconds
 
     def start(self, members: Members) -> TrainState:
         """Returns the initial state of all members, leaves [M, ...]."""
-        return self._call("start", self._start, members)
+        params = self._model.start(members.seeds)
+        return TrainState(params, self._compiled.call("start", self._start, params, members.hyper))
 
     def advance(
         self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array, first: int, count: int
@@ -120,31 +182,20 @@ class Programs:
             The new state, and metrics [steps_per_dispatch, M]. Returns before the device is done.
         """
         numbers = np.int32(first), np.int32(count)
-        return self._call("advance", self._advance, state, members, batches, images, *numbers)
+        return self._compiled.call("advance", self._advance, state, members, batches, images, *numbers)
 
     def prepare_advance(self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array) -> None:
         """Compiles :meth:`advance` for these shapes, so that the first call is as quick as the others."""
-        self._compile("advance", self._advance, state, members, batches, images, np.int32(0), np.int32(0))
+        self._compiled.prepare("advance", self._advance, state, members, batches, images, np.int32(0), np.int32(0))
 
     def evaluate(self, state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
-        """Returns loss and accuracy [M] on a split."""
-        return self._call("evaluate", self._judge, state, images, labels)
+        """Returns loss and accuracy [M] on a split, at IGT's true parameters or everyone else's own."""
+        return self._model.evaluate(igt_eval_params(state.opt_state, state.params), images, labels)
 
     def abstract_state(self, members: Members) -> TrainState:
         """Returns the shapes and types of the state, without computing it."""
-        return jax.eval_shape(self._start, members)
-
-    def _call(self, name: str, function: Any, *arguments: Any) -> Any:
-        return self._compile(name, function, *arguments)(*arguments)
-
-    def _compile(self, name: str, function: Any, *arguments: Any) -> Callable[..., Any]:
-        leaves, structure = jax.tree.flatten(arguments)
-        key = (name, structure, tuple((np.shape(x), jnp.result_type(x)) for x in leaves))
-        if key not in self._compiled:
-            began = time.perf_counter()
-            self._compiled[key] = function.lower(*arguments).compile()
-            self.compile_seconds += time.perf_counter() - began
-        return self._compiled[key]
+        params = jax.eval_shape(self._model.jitted_start, members.seeds)
+        return TrainState(params, jax.eval_shape(self._start, params, members.hyper))
 
 
 def init_key(seed: Any) -> jax.Array:
