@@ -7,6 +7,8 @@ strings, numbers and arrays of numbers.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import lzma
 import os
@@ -16,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,16 @@ def check_member_name(name: str, archive: str | os.PathLike[str]) -> str:
     return str(path)
 
 
+def _unpacked(path: str | os.PathLike[str]) -> IO[bytes]:
+    """The file, through the decompressor that its first bytes ask for."""
+    with open(path, "rb") as file:
+        magic = file.read(6)
+    for start, opener in ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\0", lzma.open), (b"BZh", bz2.open)):
+        if magic.startswith(start):
+            return opener(path, "rb")  # pyright: ignore[reportReturnType]
+    return open(path, "rb")
+
+
 def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iterator[tuple[str, bytes]]:
     """The files of a tar (plain or compressed), one after the other: (name, contents).
 
@@ -66,7 +78,7 @@ def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iter
     limits = limits or Limits()
     total = count = 0
     try:
-        with tarfile.open(path, mode="r|*") as archive:
+        with _unpacked(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 if member.isdir():
                     check_member_name(member.name, path)
@@ -87,6 +99,12 @@ def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iter
                 if len(contents) != member.size:
                     raise ArchiveError(f"{path} is cut off or damaged: {name!r} is incomplete")
                 yield name, contents
+            # tarfile takes a missing end for an end, and leaves the checksum that follows it unread.
+            end = archive.offset + tarfile.BLOCKSIZE
+            while stream.read(1 << 20):
+                pass
+            if stream.tell() < end:
+                raise ArchiveError(f"{path} is cut off or damaged: its end is missing")
     except ArchiveError:
         raise
     except FileNotFoundError as error:
@@ -99,6 +117,9 @@ def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iter
 
 
 # -- pickles ----------------------------------------------------------------------------------------------------------
+
+
+_NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 
 
 class _Type:

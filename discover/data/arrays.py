@@ -37,7 +37,7 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[s
             total = sum(member.file_size for member in archive.infolist())
         if total > max_bytes:
             raise ArchiveError(f"{path} unpacks to {total} bytes, more than the limit of {max_bytes}")
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except ArchiveError:
         raise

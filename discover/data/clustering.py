@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from discover.data.arrays import read_npz
 from discover.data.dataset import Dataset, Split
-from discover.data.errors import ArchiveError, DataError, check_at_least, check_choice
+from discover.data.errors import ArchiveError, DataError, DatasetNotFoundError, check_at_least, check_choice
 from discover.data.noise import LabelNoise
 from discover.data.randomness import permutations, stream
 
@@ -59,7 +59,9 @@ class Clustering:
         if abs(probs.sum() - 1) > 1e-6:
             raise DataError(f"probs must sum to 1, got a sum of {probs.sum():.6g}")
         object.__setattr__(self, "names", names)
-        object.__setattr__(self, "probs", tuple((probs / probs.sum()).tolist()))
+        if abs(probs.sum() - 1) > 1e-12:  # rounded by whoever wrote them down; else leave them, to the last bit
+            probs = probs / probs.sum()
+        object.__setattr__(self, "probs", tuple(probs.tolist()))
         if self.assignments is None:
             if self.noise is not None:
                 raise DataError("clusters of observed labels need the true labels as assignments, got None")
@@ -272,18 +274,18 @@ class Clustering:
             ArchiveError: if it is damaged or something else.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                head, probs, ids = json.loads(str(file["head"])), file["probs"], file["assignments"]
+            file = read_npz(path)
+            head, probs, ids = json.loads(str(file["head"])), file["probs"], file["assignments"]
             if head["format"] != _FORMAT:
                 raise ArchiveError(f"{path} is no clustering file: its format is {head['format']!r:.40}")
             noise = LabelNoise(**head["noise"]) if head["noise"] else None
             assignments = ids if len(ids) else None
             return cls(head["kind"], head["n"], tuple(head["names"]), tuple(probs.tolist()), assignments, noise)
-        except FileNotFoundError as error:
+        except DatasetNotFoundError as error:
             raise DataError(f"no clustering file at {path}") from error
         except ArchiveError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, TypeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ArchiveError(f"{path} is no readable clustering file: {reason}") from error
 
