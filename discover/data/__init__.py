@@ -9,6 +9,7 @@ from discover.data.grouping import Groups, group_by_cluster
 from discover.data.noise import LabelNoise
 from discover.data.sampling import Batch, BatchPlan
 from discover.data.sources import load
+from discover.data.streaming import StreamedBatch, stream_batches
 
 __all__ = [
     "ArchiveError",
@@ -24,6 +25,7 @@ __all__ = [
     "ImageFiles",
     "LabelNoise",
     "Split",
+    "StreamedBatch",
     "augmentation",
     "cluster",
     "group_by_cluster",
@@ -31,4 +33,5 @@ __all__ = [
     "load",
     "scale_pixels",
     "stratified_split",
+    "stream_batches",
 ]
