@@ -55,14 +55,15 @@ class LabelNoise:
         Returns:
             int32, of the shape of `labels`.
         """
-        labels = np.asarray(labels).astype(np.int32)
+        labels = np.asarray(labels, dtype=np.int32)
         if self.probability == 0.0:
             return labels
         words = hash_uint64(self.seed, "noise", np.asarray(indices), np.asarray(sights))
         # The upper half of a word decides on the flip, the lower half on the class; p is resolved to 2⁻³².
         flips = (words >> np.uint64(32)) < np.uint64(round(self.probability * 2**32))
-        other = (labels + 1 + scale_down(words, self.num_classes - 1)) % self.num_classes
-        return np.where(flips, other, labels).astype(np.int32)
+        other = labels + 1 + scale_down(words, self.num_classes - 1)
+        other -= (other >= self.num_classes) * np.int32(self.num_classes)  # the remainder, without a division
+        return np.where(flips, other, labels)
 
     def class_probs(self, label_probs: ArrayLike) -> NDArray[np.float64]:
         """The probability of observing each class, from the probability of each true class.
