@@ -1,7 +1,7 @@
 """How fast batches are drawn, images decoded and a device fed, on data of the size of CIFAR-10.
 
     python benchmarks/data.py              # sampler and decoding, on one core of the CPU
-    python benchmarks/data.py --device     # also what feeding costs beside a WideResNet-16-4 step on jax's default device
+    python benchmarks/data.py --device     # also what feeding costs beside a WideResNet-16-4 step on the default device
 
 Aims: more than 1,000 batches of 256 per second from the sampler on one core, and feeding below 2% of a WideResNet-16-4
 training step on a GPU. Prints one line for each measurement and, with --json, writes them to a file.
@@ -157,7 +157,7 @@ def bench_device(results: list[dict], steps: int, repeats: int, dtype: str) -> N
         return learn(carry, x.reshape(-1, 32, 32, 3), y.reshape(-1))
 
     first = plan.batch(0)
-    x = jnp.asarray(np.asarray(images[:256]), jnp.float32) / 255
+    x = jnp.asarray(np.asarray(images[: GROUPS * GROUP_SIZE]), jnp.float32) / 255
     y = jnp.asarray(first.labels.reshape(-1))
 
     def ready(_):
@@ -182,7 +182,9 @@ def bench_device(results: list[dict], steps: int, repeats: int, dtype: str) -> N
         "gather and augment": lambda _: transform(key, images, resident, resident_labels, resident_ids),
     }
     device = jax.devices()[0]
-    print(f"device: {device.device_kind} ({device.platform}), jax {jax.__version__}, batch 256, {dtype}")
+    print(
+        f"device: {device.device_kind} ({device.platform}), jax {jax.__version__}, batch {GROUPS * GROUP_SIZE}, {dtype}"
+    )
     medians = {}
     for name, step in timed.items():
         times = [1e6 * t for t in seconds_per_step(step, steps, repeats)]
