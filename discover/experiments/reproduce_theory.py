@@ -155,13 +155,14 @@ def _run(
     return np.asarray(error, np.float64)
 
 
-def _steady(errors: np.ndarray) -> list[float]:
+def _steady(errors: np.ndarray) -> list[float | None]:
     """The mean over the last quarter of the steps."""
     return _rounded(errors[:, -(errors.shape[1] // 4) :].mean(axis=1))
 
 
-def _rounded(values: np.ndarray) -> list[float]:
-    return [float(f"{v:.6g}") if np.isfinite(v) else float("inf") for v in np.asarray(values, np.float64)]
+def _rounded(values: np.ndarray) -> list[float | None]:
+    """Six digits are enough for a figure; what diverged is None, which JSON knows."""
+    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in np.asarray(values, np.float64)]
 
 
 def _one_batch_size(sizes: dict[str, int]) -> dict[str, Any]:

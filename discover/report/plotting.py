@@ -1,0 +1,39 @@
+"""What all figures share: one look, and files that are the same bytes for the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["save_figure", "styled"]
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draws in the report's look, without a window and without touching the user's settings."""
+    import matplotlib.pyplot as plt
+
+    from discover.report.figures import _RC
+
+    with plt.rc_context({**_RC, "axes.grid": True, "grid.color": "#e6e9ee", "grid.linewidth": 0.7, "backend": "Agg"}):
+        yield
+
+
+def save_figure(figure: Figure, directory: Path, name: str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Writes `directory/name.png` and `.svg`, and closes the figure."""
+    import matplotlib.pyplot as plt
+
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for kind in formats:
+        path = directory / f"{name}.{kind}"
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
+        written.append(path)
+    plt.close(figure)
+    return written
