@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from discover.cli.errors import run_command
+from discover.cli.errors import quiet_late_writers, run_command
 
 COMMANDS = ("compare", "train", "sweep", "reproduce", "diagnose", "bench", "report", "presets")
 """In the order of the help text. One that has no file yet is left out."""
@@ -50,4 +50,6 @@ def build_app() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 2 bad input (one line on stderr), 130 stopped."""
+    if arguments is None:  # we are the program, not a guest in somebody's process
+        quiet_late_writers()
     raise SystemExit(run_command(typer.main.get_command(build_app()), arguments))

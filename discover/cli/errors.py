@@ -52,6 +52,23 @@ def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
         raise
 
 
+def quiet_late_writers() -> None:
+    """Keeps one known aftermath of a failed checkpoint off the terminal.
+
+    When a checkpoint cannot be written (a full disk), the storage library's other writers finish after their event
+    loop is closed and each prints a traceback about it. The error itself is reported by us, in one line.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
+            return
+        before(unraisable)
+
+    sys.unraisablehook = hook
+
+
 def describe_os_error(error: OSError) -> str:
     """One line for an error of the file system."""
     where = f": {error.filename}" if error.filename else ""

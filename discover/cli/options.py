@@ -63,13 +63,17 @@ def write_result(target: str | None, value: Any) -> None:
     """Writes ``value`` for ``--json``; numbers that JSON does not know become null."""
     if target is None:
         return
-    from discover.records import finite, write_json
+    from discover.records import finite, write_text
 
-    if target == "-":
-        sys.stdout.write(json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
-        return
+    text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
+    path = Path(target)
     try:
-        write_json(Path(target), value)
+        if target == "-":
+            sys.stdout.write(text)
+        elif path.exists() and not path.is_file():  # a pipe or a device is written to, never replaced
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_text(path, text)
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
 

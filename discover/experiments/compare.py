@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discover.experiments.comparison_plan import Entry, Plan, describe_batches, make_plan
+from discover.experiments.comparison_plan import Entry, Plan, describe_batches, make_plan, purity
 from discover.experiments.config import Config
 from discover.records import environment, extract_run, read_json, read_metrics, read_summary, write_json
 
@@ -50,6 +50,7 @@ def compare(
     message: Callable[[str], None] | None = None,
     overwrite: bool = False,
     command: Sequence[str] | None = None,
+    programs: MutableMapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Trains what is missing of ``plan`` in ``directory`` and returns the contents of its ``comparison.json``.
 
@@ -60,6 +61,7 @@ def compare(
         message: called with what is being done besides training.
         overwrite: start anew in a directory that holds another comparison.
         command: the command line for the records; default ``sys.argv``.
+        programs: compiled programs of earlier runs in this process, to be reused and added to.
 
     Raises:
         ComparisonError: the directory holds something else or cannot be written.
@@ -71,7 +73,7 @@ def compare(
         return finished
     record = _new_record(plan, command)
     _write(directory, record)
-    shared = _Shared()
+    shared = _Shared({} if programs is None else programs)
     for number, entry in enumerate(plan.entries):
         watcher = None if progress is None else progress(entry, number, len(plan.entries))
         record["rows"].append(_train_entry(plan, entry, directory, watcher, command, shared))
@@ -216,7 +218,7 @@ def _train_entry(
     return {
         "label": entry.label,
         "optimizer": entry.config.optimizer.name,
-        "batches": describe_batches(entry.config),
+        "batches": "shuffled" if entry.control else purity(entry.config),
         "control": entry.control,
         "learning_rate": rate,
         "at_grid_edge": len(plan.learning_rates) > 1 and chosen in (0, len(plan.learning_rates) - 1),
@@ -235,8 +237,8 @@ def _train_entry(
 class _Shared:
     """What the entries have in common: the data set, loaded once, and the compiled programs."""
 
-    def __init__(self) -> None:
-        self.programs: dict[str, Any] = {}
+    def __init__(self, programs: MutableMapping[str, Any]) -> None:
+        self.programs = programs
         self._dataset: Any = None
 
     def dataset(self, config: Config) -> Any:

@@ -1,4 +1,4 @@
-"""What a comparison will do: which optimizers, on which batches, over which grid. Checked before anything is trained."""
+"""What a comparison will do: which optimizers, on which batches, over which grid; checked before training."""
 
 from __future__ import annotations
 
@@ -98,17 +98,22 @@ def make_plan(
 
 
 def describe_batches(config: Config) -> str:
-    """`shuffled`, or how pure the batches are, in a few words.
+    """How a batch is made, in a few words.
 
     >>> describe_batches(Config())
     '8 class-pure groups of 32'
     """
     batches = config.batches
-    if batches.composition == "shuffled":
+    noun = "group" if batches.groups == 1 else "groups"
+    return f"{batches.groups} {purity(config)} {noun} of {batches.group_size}"
+
+
+def purity(config: Config) -> str:
+    """`class-pure` or whatever the groups of a batch are; `shuffled` where they are not pure at all."""
+    if config.batches.composition == "shuffled":
         return "shuffled"
     words = {"classes": "class", "superclasses": "superclass", "augmentations": "augmentation"}
-    noun = "group" if batches.groups == 1 else "groups"
-    return f"{batches.groups} {words.get(config.clusters.by, 'cluster')}-pure {noun} of {batches.group_size}"
+    return f"{words.get(config.clusters.by, 'cluster')}-pure"
 
 
 def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:

@@ -61,6 +61,7 @@ def chart_data(report: Report) -> dict[str, list[dict[str, Any]]]:
                     "mean": 100 * mean,
                     "low": 100 * (mean - std),
                     "high": 100 * (mean + std),
+                    "edge": 100 * max(mean + std, *values),
                     "text": f"{100 * mean:.1f}",
                     "values": [100 * v for v in values],
                     "spread": f"{100 * mean:.1f} ± {100 * std:.1f} % over {len(values)} seeds",
@@ -172,7 +173,7 @@ def _bar_chart(styles: list[Style]) -> dict[str, Any]:
         .encode(x=alt.X("value:Q"), y=y, color=color, tooltip=tip)
     )
     text = base.mark_text(align="left", dx=9, fontWeight="bold", color="#22252b").encode(
-        x=alt.X("high:Q"), y=y, text="text:N"
+        x=alt.X("edge:Q"), y=y, text="text:N"
     )
     chart = alt.layer(bars, whisker, seeds, text).add_params(shown)
     title = "last-step accuracy (%), every seed a dot"
