@@ -45,7 +45,7 @@ def conv_as_matmul(
 
     On a CPU, XLA runs convolutions inside loops with a plain nest of loops, about nine times slower than outside
     (measured with jax 0.10), and convolutions with a batch of kernels slower still. Matrix products do not suffer, and
-    under ``vmap`` over groups their weight gradient is simply batched. The price is memory: height x width of the kernel
+    under ``vmap`` over groups their weight gradient is simply batched. The price is memory: the kernel's height x width
     times the image.
 
     Args:

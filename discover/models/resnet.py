@@ -10,7 +10,7 @@ from flax import nnx
 
 from discover.models.layers import Conv, ConvFn, dense, dropout, group_norm
 
-BLOCKS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+BLOCKS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 GROUPS = 32
 
 
@@ -44,7 +44,7 @@ class ResNet(nnx.Module):
     Args:
         in_channels: channels of the image.
         num_classes: outputs.
-        depth: 26, 50, 101 or 152.
+        depth: 14, 26, 50, 101 or 152.
         width: channels of the first stage (64 in the paper).
         dropout_rate: before the last layer (the paper has none).
         dtype: of the computation.

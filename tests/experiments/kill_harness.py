@@ -2,9 +2,9 @@
 
 usage: kill_harness.py FOLDER SEED KILLS_PER_OPTIMIZER
 
-The parent imports everything once (without touching a device) and forks a child for each attempt. A child trains the
-optimizers in turn, each in its own folder, resuming whatever it finds, until it is killed (SIGKILL): by itself at a step
-or while a checkpoint is being written, or by the parent after a random time. The moments come from SEED.
+The parent imports everything once (without touching a device) and forks a child for each attempt. A child trains
+the optimizers in turn, each in its own folder, resuming whatever it finds, until it is killed (SIGKILL): by itself, at
+a step or while a checkpoint is being written; or by the parent, after a random time. The moments come from SEED.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from discover.experiments.config import OPTIMIZERS, Config
 from discover.experiments.run import run
 from discover.training.progress import Quiet
 
-STEPS, CHECKPOINT_EVERY = 60, 9
+STEPS, CHECKPOINT_EVERY = 48, 9
 NEEDED = {
     "discover_qhm": ["optimizer.nu=0.7"],
     "paper_discover": ["optimizer.alpha=0.1"],
@@ -34,18 +34,17 @@ TEMPORARY = "*.orbax-checkpoint-tmp*"
 
 
 def config(optimizer: str) -> Config:
-    """Small, but with everything that must survive: two seeds, label noise, augmentation, dropout, odd periods."""
+    """Small, but with everything that must survive: two seeds, label noise, odd periods; dropout and crops once."""
+    network = ["model.name=mlp", "model.width=8", "model.dropout=0.2", "data.padding=1"]
     return Config().override(
         [
             f"name={optimizer}",
             f"optimizer.name={optimizer}",
             "optimizer.learning_rate=0.05",
             "data.label_noise=0.1",
-            "data.padding=1",
             "batches.groups=3",
             "batches.group_size=8",
-            "model.width=8",
-            "model.dropout=0.2",
+            *(network if optimizer == "discover" else ["model.name=logistic"]),
             "training.seeds=3,5",
             f"training.steps={STEPS}",
             "training.steps_per_dispatch=7",
