@@ -1,7 +1,8 @@
 """Clustered data: sources, clusterings, batches of cluster-pure groups, label noise, augmentation."""
 
 from discover.data.augment import Augmentation, augmentation, scale_pixels
-from discover.data.clustering import Clustering, cluster
+from discover.data.cluster_choice import cluster
+from discover.data.clustering import Clustering
 from discover.data.dataset import Dataset, Split, stratified_split
 from discover.data.errors import ArchiveError, BadImageError, DataError, DatasetNotFoundError
 from discover.data.folders import ImageFiles, list_images

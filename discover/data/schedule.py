@@ -63,6 +63,9 @@ class RandomSchedule(BlockSchedule):
     are a uniform permutation of what its numbers say. This is exactly the law of independent draws, and the visits
     before any block are sums along one path of the tree: O(N log T) work for step T instead of T.
 
+    The multinomial and hypergeometric numbers come from NumPy's `Generator`, whose algorithms NumPy may in principle
+    change in a later version; a test holds their values fast.
+
     Args:
         probs: p_n.
         seed: a non-negative integer.
