@@ -12,6 +12,7 @@ from discover.cli.options import (
     JsonOption,
     SeedsOption,
     SetOption,
+    TrackVarianceOption,
     check_writable,
     split_list,
     split_numbers,
@@ -38,6 +39,7 @@ def compare(
     control: Annotated[bool, typer.Option(help="Also train momentum on shuffled batches.")] = True,
     seeds: SeedsOption = None,
     data: DataOption = None,
+    track_variance: TrackVarianceOption = None,
     settings: SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/compare-PRESET.")
@@ -60,7 +62,7 @@ def compare(
         learning_rates=split_numbers("--learning-rates", learning_rates),
         target_accuracy=target,
         control=control,
-        overrides=with_seeds(settings, seeds, data),
+        overrides=with_seeds(settings, seeds, data, track_variance),
     )
     directory = out or Path("runs") / f"compare-{preset}"
     record = _train(plan, directory, overwrite)

@@ -29,11 +29,24 @@ SeedsOption = Annotated[
 DataOption = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the data set is, for those read from disk.")
 ]
+TrackVarianceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--track-variance", metavar="every=N", help="Measure the between-cluster variance every N steps (docs: 100)."
+    ),
+]
 
 
-def with_seeds(overrides: list[str] | None, seeds: int | None, data: str | None = None) -> list[str]:
-    """The ``--set`` texts, preceded by what ``--seeds`` and ``--data`` stand for."""
+def with_seeds(
+    overrides: list[str] | None, seeds: int | None, data: str | None = None, track_variance: str | None = None
+) -> list[str]:
+    """The ``--set`` texts, preceded by what ``--seeds``, ``--data`` and ``--track-variance`` stand for."""
     result = []
+    if track_variance is not None:
+        number = track_variance.removeprefix("every=")
+        if not number.isdigit() or int(number) < 1:
+            raise CommandError(f"--track-variance must be every=N with N at least 1, got {track_variance!r}")
+        result.append(f"training.track_variance={number}")
     if seeds is not None:
         if seeds < 1:
             raise CommandError(f"--seeds must be at least 1, got {seeds}")

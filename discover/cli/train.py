@@ -12,6 +12,7 @@ from discover.cli.options import (
     JsonOption,
     SeedsOption,
     SetOption,
+    TrackVarianceOption,
     check_writable,
     with_seeds,
     write_result,
@@ -30,6 +31,7 @@ def train(
     ] = None,
     seeds: SeedsOption = None,
     data: DataOption = None,
+    track_variance: TrackVarianceOption = None,
     settings: SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/PRESET-OPTIMIZER.")
@@ -48,7 +50,7 @@ def train(
     check_writable(json_file)
     if resume and overwrite:
         raise CommandError("--resume and --overwrite exclude each other")
-    config = get_preset(preset).config_for(optimizer).override(with_seeds(settings, seeds, data))
+    config = get_preset(preset).config_for(optimizer).override(with_seeds(settings, seeds, data, track_variance))
     if learning_rate is not None:
         config = config.with_values({"optimizer.learning_rate": learning_rate})
     config = config.check()

@@ -1,0 +1,1 @@
+"""Measures, never draws: the gradient's variance by cluster, along a run too; clusters from gradients; advice."""

@@ -258,7 +258,7 @@ def program_key(config: Config, names: Sequence[str]) -> str:
     free |= {f"optimizer.{key}": 0.0 for key in ("weight_decay", "l2", "clip_norm")}
     same = replace(config.with_values(free), name="")
     loop = {"steps": 1, "epochs": None, "warmup_steps": 0, "seeds": (0,), "log_every": 1, "eval_every": 0}
-    loop |= {"checkpoint_every": 0, "keep": 1, "together": None, "on_nonfinite": "stop"}
+    loop |= {"checkpoint_every": 0, "keep": 1, "together": None, "on_nonfinite": "stop", "track_variance": 0}
     same = same.with_values({f"training.{key}": value for key, value in loop.items()})
     return f"{','.join(names)} {same.to_json()}"
 

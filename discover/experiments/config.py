@@ -208,6 +208,7 @@ class TrainingConfig:
         log_every: steps that one training line of the metrics averages over.
         eval_every: steps between evaluations (0: only at the end).
         eval_batch: examples in one evaluation batch.
+        track_variance: steps between measurements of the between-cluster variance (0: none).
         checkpoint_every: steps between checkpoints (0: only at the end and when stopped).
         keep: how many of the newest checkpoints are kept, besides the best one.
         on_nonfinite: `stop` the run, or `drop` the member and let the others finish (for grids).
@@ -225,6 +226,7 @@ class TrainingConfig:
     log_every: int = 10
     eval_every: int = 50
     eval_batch: int = 1000
+    track_variance: int = 0
     checkpoint_every: int = 0
     keep: int = 3
     on_nonfinite: Literal["stop", "drop"] = "stop"
@@ -377,7 +379,7 @@ class Config:
             at_least("training.steps", training.steps, 1)
         if training.epochs is not None and not training.epochs > 0:
             raise ConfigError(f"training.epochs must be above 0, got {training.epochs}")
-        for name in ("warmup_steps", "eval_every", "checkpoint_every"):
+        for name in ("warmup_steps", "eval_every", "track_variance", "checkpoint_every"):
             at_least(f"training.{name}", getattr(training, name), 0)
         for name in ("steps_per_dispatch", "log_every", "eval_batch", "keep"):
             at_least(f"training.{name}", getattr(training, name), 1)

@@ -211,6 +211,7 @@ class _Job:
         self.train_seconds, self.trained_steps, self.done = 0.0, 0, 0
         self.writer: records.MetricsWriter | None = None
         self.sinks: list[Callable[[list[dict[str, Any]]], None]] = []
+        self.variance: Any = None
         if tensorboard and directory is not None:
             from discover.experiments.tensorboard import event_writer
 
@@ -283,7 +284,13 @@ class _Job:
             arrays,
             data,
             drawer([self.plans[seed] for seed in seeds]),
-            LoopSettings(self.steps, training.eval_every, training.checkpoint_every, training.on_nonfinite),
+            LoopSettings(
+                self.steps,
+                training.eval_every,
+                training.checkpoint_every,
+                training.on_nonfinite,
+                training.track_variance,
+            ),
             log,
             state=state,
             start=start,
@@ -292,12 +299,23 @@ class _Job:
             stop=stop,
             checkpoints=store,
             note=self._note,
+            probe=self._probe(seeds, arrays, data),
         )
         self._note_diverged(first, log)
         self.train_seconds += result.train_seconds
         self.trained_steps += result.trained_steps
         self.done = result.steps
         return self.writer.sync() if self.writer is not None else 0
+
+    def _probe(self, seeds: Sequence[int], arrays: Members, data: LoopData) -> tuple[str, Any] | None:
+        """What measures the between-cluster variance, where that is asked for."""
+        if not self.config.training.track_variance:
+            return None
+        from discover.experiments.track_variance import VarianceProbe
+
+        if self.variance is None:
+            self.variance = VarianceProbe(self.config, self.dataset, self.network, self.plans)
+        return "variance", self.variance.bind(seeds, arrays, data.images)
 
     def _log(self, first: int, group: list[Member]) -> MemberLog:
         """The members' lines, with the learning rate of each step computed as the optimizer computes it."""

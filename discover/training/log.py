@@ -67,6 +67,16 @@ class MemberLog:
             ]
         )
 
+    def measured(self, step: int, kind: str, values: Mapping[str, NDArray[np.float32]]) -> None:
+        """Takes what a probe measured, arrays [M] by name; ``kind`` is that of the lines."""
+        self.write(
+            [
+                {"kind": kind, **label, "step": step} | {name: float(value[member]) for name, value in values.items()}
+                for member, label in enumerate(self.labels)
+                if member not in self.diverged_at
+            ]
+        )
+
     def note(self) -> dict[str, Any]:
         """What a checkpoint must remember; see :meth:`recall`."""
         return {

@@ -27,6 +27,10 @@ Draw = Callable[[int, int], Any]
 """``draw(first, count)``: the batches of those steps as NumPy arrays, leaves [count, S, ...] (a ``StepBatch``)."""
 
 
+Probe = Callable[[int, TrainState], Mapping[str, Any]]
+"""``probe(step, state)``: measurements of all members, arrays [M] by name; it must not change the state."""
+
+
 @dataclass(frozen=True)
 class LoopSettings:
     """When things happen, in steps; see ``experiments.config.TrainingConfig``."""
@@ -35,13 +39,14 @@ class LoopSettings:
     eval_every: int = 0
     checkpoint_every: int = 0
     on_nonfinite: str = "stop"
+    probe_every: int = 0
 
     def next_stop(self, step: int, steps_per_dispatch: int) -> int:
         """The step at which the dispatch that begins at ``step`` ends.
 
         Ends are at whole multiples, wherever the run was resumed, so that evaluations and checkpoints keep their place.
         """
-        periods = (steps_per_dispatch, self.eval_every, self.checkpoint_every)
+        periods = (steps_per_dispatch, self.eval_every, self.checkpoint_every, self.probe_every)
         return min([self.total_steps, *((step // period + 1) * period for period in periods if period)])
 
 
@@ -80,6 +85,7 @@ def train(
     stop: StopRequest,
     checkpoints: Checkpoints | None = None,
     note: Callable[[], dict[str, Any]] = dict,
+    probe: tuple[str, Probe] | None = None,
 ) -> LoopResult:
     """Trains from step ``start`` to the end.
 
@@ -97,6 +103,7 @@ def train(
         stop: is asked after every dispatch.
         checkpoints: where they go; None writes none.
         note: what a checkpoint should remember besides the log's own pending numbers.
+        probe: the kind of its lines in the metrics, and what measures; called every ``settings.probe_every`` steps.
 
     Raises:
         NonFiniteLoss: a member's loss (or parameter) is no longer finite, unless members are dropped; or all were.
@@ -170,10 +177,13 @@ def train(
         ended = step == total
         evaluates = ended or (settings.eval_every and step % settings.eval_every == 0)
         saves = ended or (settings.checkpoint_every and step % settings.checkpoint_every == 0)
+        probes = probe is not None and settings.probe_every and step % settings.probe_every == 0
         stopping = stop.signal
-        if evaluates or saves or stopping is not None:
+        if evaluates or saves or probes or stopping is not None:
             consume()
             clock.pause()
+            if probe is not None and probes:
+                log.measured(step, probe[0], probe[1](step, state))
             score = evaluate() if evaluates else None
             if saves or stopping is not None:
                 save(score)

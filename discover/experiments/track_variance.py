@@ -1,0 +1,107 @@
+"""The between-cluster variance along a run, as a probe of the training loop; see `discover.diagnostics.tracking`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from discover.data import BatchPlan, Dataset
+from discover.diagnostics.tracking import between_cluster
+from discover.experiments.config import Config
+from discover.experiments.prepare import build_prepare
+from discover.models import Network
+from discover.optim import group_value_and_grad
+from discover.training.program import Members
+from discover.training.step import StepBatch, TrainState
+
+__all__ = ["VarianceProbe"]
+
+EXAMPLES = 32
+"""Fresh examples of each cluster per measurement, in two halves."""
+_OTHER_SEED = 1_000_003  # the probe's examples are drawn apart from the training batches
+
+
+class VarianceProbe:
+    """Measures the between-cluster variance of all members at some step, on fresh examples of every cluster.
+
+    What it returns is a pure function of the state, the seeds and the step, so a resumed run writes the same lines.
+
+    Args:
+      config: of the run.
+      dataset: its data.
+      network: its model.
+      plans: the batches of each seed.
+    """
+
+    def __init__(self, config: Config, dataset: Dataset, network: Network, plans: dict[int, BatchPlan]):
+        plan = next(iter(plans.values()))
+        self.num_clusters, self.probs = plan.num_clusters, plan.probs
+        self.plans = {
+            seed: BatchPlan(
+                dataset.train.labels,
+                plans[seed].clustering,
+                groups=2 * self.num_clusters,
+                group_size=max(1, EXAMPLES // 2),
+                composition="given",
+                given=np.tile(np.arange(self.num_clusters), 2),
+                seed=seed + _OTHER_SEED,
+                noise=plans[seed].noise,
+            )
+            for seed in plans
+        }
+        prepare, _ = build_prepare(config, dataset)
+        groups, batch_size = config.batches.groups, config.batches.groups * config.batches.group_size
+        if config.batches.composition == "shuffled":
+            groups = batch_size  # every example is drawn on its own
+
+        def loss(params: Any, group: tuple[jax.Array, jax.Array]) -> jax.Array:
+            x, targets = group
+            return jnp.mean(optax.softmax_cross_entropy(network.apply(params, x), targets))
+
+        # One group after the other: the probe must not need more memory than a training step.
+        gradients = group_value_and_grad(loss, mode="map")
+
+        def measure(
+            state: TrainState, seed: jax.Array, batch: StepBatch, step: jax.Array, images: jax.Array
+        ) -> dict[str, jax.Array]:
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2), step)
+            keys = jax.random.split(key, batch.cluster_ids.shape[0])
+            group = jax.vmap(prepare)(keys, images[batch.indices], batch.labels, batch.cluster_ids)
+            _, grads = gradients(state.params, group)
+            halves = jax.tree.map(lambda g: g.reshape(2, self.num_clusters, *g.shape[1:]), grads)
+            probs = jnp.asarray(self.probs, jnp.float32)
+            found = between_cluster(state.opt_state, halves, probs, num_groups=groups, batch_size=batch_size)
+            return {f"between_{name}": value for name, value in found._asdict().items() if name != "signal"} | {
+                "signal": found.signal
+            }
+
+        def over_members(state: Any, members: Members, batches: StepBatch, step: jax.Array, images: jax.Array) -> Any:
+            def one(arguments: Any) -> Any:
+                own, seed, place = arguments
+                return measure(own, seed, jax.tree.map(lambda a: a[place], batches), step, images)
+
+            return jax.lax.map(one, (state, members.seeds, members.plan))
+
+        self._measure = jax.jit(over_members)
+
+    def bind(self, seeds: Sequence[int], members: Members, images: jax.Array) -> Callable[[int, TrainState], Any]:
+        """The probe of a part of the run: `probe(step, state) -> {name: values [M]}`.
+
+        Args:
+          seeds: the part's seeds, in the order of `members.plan`.
+          members: who trains.
+          images: the training examples on the device.
+        """
+
+        def probe(step: int, state: TrainState) -> dict[str, np.ndarray]:
+            drawn = [self.plans[seed].batch(step) for seed in seeds]
+            fields: Any = (jnp.asarray(np.stack(arrays)) for arrays in zip(*drawn))
+            found = self._measure(state, members, StepBatch(*fields), jnp.int32(step), images)
+            return {name: np.asarray(value) for name, value in found.items()}
+
+        return probe
