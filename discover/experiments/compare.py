@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from discover.experiments.comparison_plan import Entry, Plan, describe_batches, make_plan, purity
 from discover.experiments.config import Config
-from discover.records import environment, extract_run, read_json, read_metrics, read_summary, write_json
+from discover.records import CHECKPOINTS, environment, extract_run, read_json, read_metrics, read_summary, write_json
 
 if TYPE_CHECKING:
     from discover.training.progress import Progress
@@ -213,6 +213,8 @@ def _train_entry(
     config = entry.config.with_values({"optimizer.learning_rate": rate})
     first = chosen * len(plan.seeds)
     extract_run(grid_dir, run_dir, range(first, first + len(plan.seeds)), config.to_dict())
+    # A finished grid is never resumed, and its members' states (a buffer per cluster each) are most of what it takes.
+    shutil.rmtree(grid_dir / CHECKPOINTS, ignore_errors=True)
     final = (read_summary(run_dir) or {})["final"]
     nothing: list[None] = [None] * len(plan.seeds)
     return {

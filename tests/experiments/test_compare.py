@@ -87,6 +87,7 @@ def test_the_chosen_runs_are_run_directories_that_a_report_reads(finished):
         assert run.config["optimizer"]["learning_rate"] == row["learning_rate"]
         assert run.eval_curve()[1].steps == (5, 10, 15, 20)
         assert {line["seed"] for line in read_metrics(directory / row["run"])} == {0, 1}
+        assert not (directory / "grids" / row["label"] / "checkpoints").exists()
 
 
 def test_every_optimizer_gets_the_same_batches_and_the_control_shuffled_ones():
