@@ -108,6 +108,12 @@ def test_a_cut_off_tar_is_named(tmp_path_factory, ending, share):
     assert "cut off or damaged" in message
 
 
+def test_a_tar_cut_between_two_files_is_named(tmp_path):
+    path = files.write_tar(tmp_path / "x.tar", {"a.bin": bytes(1000), "b.bin": bytes(1000)})
+    path.write_bytes(path.read_bytes()[: 512 + 1024])  # the first file, whole, and nothing after it
+    assert "its end is missing" in refusal(lambda: list(read_tar(path)))
+
+
 def test_a_damaged_tar_is_named(tmp_path):
     path = files.write_tar(tmp_path / "x.tar.gz", {"a.bin": np.random.default_rng(0).bytes(20_000)})
     raw = bytearray(path.read_bytes())

@@ -110,6 +110,9 @@ def test_inception_crops_stay_inside_the_image_and_reach_its_corners():
     assert result.dtype == np.uint8
     assert np.all(np.diff(result[..., 0].astype(int), axis=1) >= 0)
     assert np.all(np.diff(result[..., 1].astype(int), axis=2) >= 0)
+    # A window that stuck out would repeat the border: its last step would be flatter than its first.
+    first, last = np.diff(result.astype(int)[:, :2, 0, 0], axis=1), np.diff(result.astype(int)[:, -2:, 0, 0], axis=1)
+    assert np.max(np.abs(first - last)) <= 2
     tops, lefts = result[:, 0, 0, 0], result[:, 0, 0, 1]
     assert tops.min() < 10
     assert lefts.min() < 10

@@ -79,6 +79,7 @@ def test_random_clusters_are_even_and_differ_by_seed(n, num_clusters, seed):
             Clustering.random(n, num_clusters, seed)
         return
     clustering = Clustering.random(n, num_clusters, seed)
+    assert clustering.num_clusters == num_clusters
     assert np.ptp(clustering.sizes) <= 1
     assert np.array_equal(clustering.assignments, Clustering.random(n, num_clusters, seed).assignments)
     if n >= 100 and num_clusters >= 3:
