@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import types
@@ -118,9 +119,11 @@ class ClustersConfig:
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """How batches are drawn: ``groups`` groups of ``group_size`` examples, each of one cluster.
+    """How batches are drawn.
 
     Attributes:
+        groups: G, the number of groups in a batch, each of one cluster.
+        group_size: b, the number of examples in a group.
         composition: `random` (cluster by its probability, as in the paper), `balanced` (each cluster as near to
             its share as can be), `shuffled` (ordinary batches without regard to clusters: the control), or
             `given` (group k has cluster given[k], always).
@@ -162,6 +165,14 @@ class OptimizerConfig:
     Attributes:
         name: one of :data:`OPTIMIZERS`.
         learning_rate: the schedule's peak, μ.
+        beta: β, how long a momentum (of a cluster, for the Discover family) remembers.
+        nu: ν, how much of the step is momentum (the paper's tables call it γ).
+        tail_fraction: IGT averages over about the last 1/tail_fraction of the steps; None: over all.
+        alpha: α of the printed equations (`paper_…`).
+        alpha_n: α_n of the printed equations; None: α/p_n.
+        beta1: Adam's β₁.
+        beta2: Adam's β₂.
+        eps: Adam's ε.
         weight_decay: decoupled; every parameter times (1 − weight_decay·μ_t) each step.
         l2: added to the gradient as l2·θ.
         decay: what both of them apply to: `all` parameters, or `kernels` (no biases, no norm scales).
@@ -197,7 +208,9 @@ class TrainingConfig:
 
     Attributes:
         steps: number of steps; or give `epochs` (of the training examples) and leave this None.
-        schedule: `cosine` to zero, or `constant`, both after `warmup_steps` steps of linear warm-up.
+        epochs: length in passes over as many examples as there are.
+        warmup_steps: steps of linear warm-up.
+        schedule: after the warm-up, `cosine` to zero or `constant`.
         seeds: one run trains all of them. A seed decides the initial parameters, the batches, the label
             noise, the augmentation and dropout.
         together: how many seeds (members) train at once in one program; None: all for small models, else 1.
@@ -412,7 +425,8 @@ def check_hyperparameter(name: str, value: float) -> None:
         raise ConfigError(f"optimizer.{name} must be above 0, got {value}")
 
 
-def key_types() -> dict[str, Any]:
+@functools.cache
+def key_types() -> Mapping[str, Any]:
     """Returns ``{dotted key: type hint}`` of every field of :class:`Config`."""
     result: dict[str, Any] = {}
     for name, hint in get_type_hints(Config).items():
@@ -421,7 +435,7 @@ def key_types() -> dict[str, Any]:
                 result[f"{name}.{sub}"] = sub_hint
         else:
             result[name] = hint
-    return result
+    return types.MappingProxyType(result)
 
 
 def _get(config: Config, key: str) -> Any:

@@ -8,7 +8,10 @@ format does not notice.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +45,11 @@ class Checkpoints:
             # A step is written twice only where the first one was damaged, and then it is deleted before.
             save_interval_steps=1,
         )
-        with self._one_line_errors(), _quiet():
+        # Until it is closed: the library also logs from its background threads.
+        self._failed = False
+        self._silence = contextlib.ExitStack()
+        self._silence.enter_context(_quiet())
+        with self._one_line_errors():
             self._manager = ocp.CheckpointManager(self.directory, options=options)
 
     def save(self, step: int, state: Any, note: dict[str, Any], *, score: float | None = None) -> None:
@@ -109,6 +116,7 @@ class Checkpoints:
             expected = note.pop("fingerprint")
             same = fingerprint(leaves) == expected
         except Exception as error:  # the storage layers raise many kinds, and none of them should end a run here
+            self._failed = True
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
             raise DamagedCheckpoint(f"checkpoint {step} cannot be read ({reason})") from error
         if not same:
@@ -151,14 +159,20 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits for the writing to end and lets go of the threads; errors were raised by :meth:`wait`."""
-        with contextlib.suppress(Exception), _quiet():
-            self._manager.close()
+        with self._silence:
+            with contextlib.suppress(Exception):
+                self._manager.close()
+            if self._failed:
+                # The other parts of a failed read or write still want to report to an event loop that is gone.
+                time.sleep(0.1)
+                gc.collect()
 
     @contextlib.contextmanager
     def _one_line_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
+            self._failed = True
             if is_disk_full(error):
                 raise RunError(
                     f"no space left on the disk for a checkpoint in {self.directory.parent.name}/"
@@ -214,11 +228,26 @@ def _on_host(leaf: Any) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the storage library's running commentary out of the terminal; errors are raised, not logged."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """Keeps the storage library's running commentary out of the terminal; its errors are raised, not logged."""
+
+    def from_elsewhere(record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname
+
+    def retrieved(record: logging.LogRecord) -> bool:
+        return "never retrieved" not in record.getMessage()
+
+    def unraisable(problem: Any) -> None:
+        if "Event loop is closed" not in str(problem.exc_value):
+            hook(problem)
+
+    filters = [(logging.getLogger("absl"), from_elsewhere), (logging.getLogger("asyncio"), retrieved)]
+    for logger, kept in filters:
+        logger.addFilter(kept)
+    hook, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
         yield
     finally:
-        logger.setLevel(level)
+        if sys.unraisablehook is unraisable:
+            sys.unraisablehook = hook
+        for logger, kept in filters:
+            logger.removeFilter(kept)
