@@ -128,7 +128,7 @@ def _show(result: Diagnosis, files: list[Path]) -> None:
     console = stdout()
     title = f"{facts['data']}: batches of {facts['groups']} × {facts['group_size']}, {facts['model']}"
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="dim")
-    headers = ("clusters", "N", "noise between, pure groups", "shuffled", "predicted gain", "beta", "nu", "memory")
+    headers = ("clusters", "N", "noise between, pure groups", "shuffled", "expected gain", "beta", "nu", "memory")
     for number, header in enumerate(headers):
         table.add_column(header, justify="left" if number == 0 else "right", no_wrap=number == 0)
     for number, row in enumerate(result.rows):

@@ -1,13 +1,17 @@
 r"""From measured variances to advice: will this clustering help, what does it cost, which β and ν to start from.
 
 The prediction. With noise V in a batch's gradient and signal ‖g‖², a step of the best length makes progress in
-proportion to ‖g‖⁴/(‖g‖² + V), so the steps to a target grow like 1 + V/‖g‖². Against plain batches of the same groups,
+proportion to ‖g‖⁴/(‖g‖² + V), so at fixed parameters the steps needed grow like 1 + V/‖g‖². Against plain batches of
+the same groups Discover lowers that by the *noise ratio*
 
-$$\text{gain} = \frac{1 + V_{plain}/‖g‖²}{1 + V_{Discover}/‖g‖²}$$
-$$V_{plain} = \frac{V_{in}}{|B|} + \frac{V_{bet}}{G}, \qquad V_{Discover} = \frac{V_{in}}{|B|}\Big(1 + \frac{ρ}{2 − ρ}\Big)$$
+$$r = \frac{1 + V_{plain}/‖g‖²}{1 + V_{Discover}/‖g‖²}$$
+$$V_{plain} = \frac{V_{in}}{|B|} + \frac{V_{bet}}{G}$$
+$$V_{Discover} = \frac{V_{in}}{|B|}\Big(1 + \frac{ρ}{2 − ρ}\Big)$$
 
 The last factor is the noise that the buffers themselves keep when each visit moves them by ρ: what Discover pays even
-where there is nothing between clusters to remove. It is exact for a stationary problem (checked by simulation).
+where there is nothing between clusters to remove. It is exact for a stationary problem (checked by simulation). Along
+a whole training run much less than r is won, since buffers lag behind and noise matters least at the start: the
+*expected gain* is $r^{0.3}$, an exponent fitted to runs on digits (`docs/diagnostics.md`). Its order is what counts.
 
 The setting. β is chosen so that a visit moves a buffer by about a tenth, $ρ = (1 − β)/(G p) = 0.1$, within
 [0.9, 0.99]; ν so that the fresh gradient weighs in the step what it weighs in Momentum with 0.9: $1 − νβ = 0.1$.
@@ -21,13 +25,14 @@ from typing import Any
 
 from discover.diagnostics.variance import BatchNoise, Estimate, batch_noise
 
-__all__ = ["Advice", "Candidate", "Setting", "advise", "predicted_gain", "recommend"]
+__all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "noise_ratio", "recommend"]
 
 VISIT_RATE = 0.1
 FRESH_WEIGHT = 0.1
 LONGEST_MEMORY = 0.99
+CALIBRATION = 0.3
 HELPS, DEPENDS = 1.5, 1.15
-"""Predicted gains from which the advice says "use it" and "try it"."""
+"""Expected gains from which the advice says "use it" and "try it"."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,8 @@ def recommend(num_clusters: int, num_groups: int) -> Setting:
     return Setting(beta, round((1.0 - FRESH_WEIGHT) / beta, 3), round(min(1.0, (1 - beta) / per_step), 4))
 
 
-def predicted_gain(estimate: Estimate, noise: BatchNoise, visit_rate: float) -> float:
-    """How many times fewer steps Discover should need than Momentum on the same batches; see the top of this file.
+def noise_ratio(estimate: Estimate, noise: BatchNoise, visit_rate: float) -> float:
+    """r at the top of this file: how much less Discover's steps are hidden in noise than plain ones.
 
     Args:
       estimate: of the clustering at some parameters.
@@ -65,11 +70,16 @@ def predicted_gain(estimate: Estimate, noise: BatchNoise, visit_rate: float) -> 
       visit_rate: ρ.
 
     Returns:
-      Above 1 where Discover should be faster, below where its buffers' noise costs more than it removes.
+      Above 1 where there is something to remove, below where the buffers' own noise is all that is added.
     """
     signal = max(estimate.mean_square.value, 1e-12 * max(estimate.total.value, 1e-30))
     kept = noise.in_cluster * (1.0 + visit_rate / (2.0 - visit_rate))
     return (1.0 + noise.total / signal) / (1.0 + kept / signal)
+
+
+def expected_gain(ratio: float) -> float:
+    """How many times fewer steps than Momentum to expect over a run, from the noise ratio; see the top of this file."""
+    return ratio**CALIBRATION
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,8 @@ class Advice:
       variance_share: the part of one example's gradient variance that lies between clusters.
       batch_share: the part of a batch's noise between clusters, batches of G cluster-pure groups.
       shuffled_share: the same for shuffled batches of the same size.
-      gain: predicted; see `predicted_gain`.
+      noise_ratio: see `noise_ratio`.
+      gain: expected; see `expected_gain`.
       setting: where to start.
       memory_bytes: of the buffers and their mean.
       stages: by stage the estimates behind it, JSON-able.
@@ -110,6 +121,7 @@ class Advice:
     variance_share: float
     batch_share: float
     shuffled_share: float
+    noise_ratio: float
     gain: float
     setting: Setting
     memory_bytes: int
@@ -165,7 +177,8 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
             "batch_noise": pure.total,
             "shuffled_share": mixed.between_share,
             "shuffled_noise": mixed.total,
-            "gain": predicted_gain(estimate, pure, setting.visit_rate),
+            "noise_ratio": (ratio := noise_ratio(estimate, pure, setting.visit_rate)),
+            "gain": expected_gain(ratio),
         }
     last = stages[next(reversed(stages))]
     verdict = "use" if last["gain"] >= HELPS else "try" if last["gain"] >= DEPENDS else "leave"
@@ -175,6 +188,7 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
         variance_share=last["variance_share"],
         batch_share=last["batch_share"],
         shuffled_share=last["shuffled_share"],
+        noise_ratio=last["noise_ratio"],
         gain=last["gain"],
         setting=setting,
         memory_bytes=(candidate.num_clusters + 1) * parameters * width,
@@ -195,7 +209,7 @@ def _sentence(candidate: Candidate, groups: int, row: Mapping[str, float], setti
         f"{setting.visit_rate:.0%}."
     )
     if verdict == "use":
-        return f"{share} Discover can remove it: about {row['gain']:.1f} times fewer steps than Momentum.{start}"
+        return f"{share} Discover can remove it: expect about {row['gain']:.1f} times fewer steps than Momentum.{start}"
     if verdict == "try":
-        return f"{share} Discover may help a little (predicted gain {row['gain']:.2f}).{start}"
-    return f"{share} There is little for Discover to remove (predicted gain {row['gain']:.2f}): Momentum is fine."
+        return f"{share} Discover may help a little (expected gain {row['gain']:.2f}).{start}"
+    return f"{share} There is little for Discover to remove (expected gain {row['gain']:.2f}): Momentum is fine."

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from discover.data import Clustering, Dataset
-from discover.diagnostics.advisor import predicted_gain, recommend
+from discover.diagnostics.advisor import expected_gain, noise_ratio, recommend
 from discover.diagnostics.variance import batch_noise
 from discover.experiments.build import build_data, build_plan
 from discover.experiments.config import Config
@@ -127,9 +127,9 @@ def _predict(config: Config, dataset: Dataset, work: _Measurement, grams: dict[s
             group_size=config.batches.group_size,
         )
         result[f"share_{stage}"] = noise.between_share
-        result[f"gain_{stage}"] = predicted_gain(estimate, noise, setting.visit_rate)
+        result[f"noise_ratio_{stage}"] = noise_ratio(estimate, noise, setting.visit_rate)
         result[f"noise_to_signal_{stage}"] = noise.total / max(estimate.mean_square.value, 1e-12)
-    result["predicted"] = result["gain_warm-up"]
+    result["predicted"] = expected_gain(result["noise_ratio_warm-up"])
     return result
 
 

@@ -12,7 +12,7 @@ from discover.report.plotting import save_figure, styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["write_diagnosis_figure", "write_validation_figure"]
+__all__ = ["variance_curve", "write_diagnosis_figure", "write_validation_figure", "write_variance_figure"]
 
 _IN, _BETWEEN, _INK = "#9fb7c9", "#D55E00", "#22252b"
 
@@ -34,6 +34,7 @@ def write_diagnosis_figure(
 
 def _ranking(record: dict[str, Any]) -> Figure:
     import matplotlib.pyplot as plt
+    from matplotlib.patches import Rectangle
 
     rows = record["clusterings"][::-1]
     first, last = record["stages"][0], record["stages"][-1]
@@ -52,8 +53,8 @@ def _ranking(record: dict[str, Any]) -> Figure:
         panel.grid(visible=False)
     axes[0].set_yticks(range(len(rows)), [f"{row['name']} (N = {row['num_clusters']})" for row in rows], fontsize=8)
     handles = [
-        plt.Rectangle((0, 0), 1, 1, color=_BETWEEN, hatch="//"),
-        plt.Rectangle((0, 0), 1, 1, color=_IN),
+        Rectangle((0, 0), 1, 1, color=_BETWEEN, hatch="//"),
+        Rectangle((0, 0), 1, 1, color=_IN),
         *axes[0].plot([], [], marker="d", color=_INK, linestyle=""),
     ]
     words = [f"between clusters ({last})", f"within clusters ({last})", f"between clusters ({first})"]
@@ -90,7 +91,7 @@ def write_validation_figure(
             axes.axhline(1.0, color="#9aa1ab", linewidth=1)
             axes.set_xscale("log")
             axes.set_yscale("log")
-            axes.set_xlabel("predicted gain")
+            axes.set_xlabel("expected gain")
             axes.set_ylabel("measured gain: Momentum's steps / Discover's")
             low, high = record["rank_correlation_low"], record["rank_correlation_high"]
             axes.set_title(
@@ -103,3 +104,81 @@ def write_validation_figure(
         panels[0][0].plot([], [], "o", color=_INK, fillstyle="none", label="label noise: open")
         panels[0][0].legend(frameon=False, fontsize=7.5, ncols=2)
         return save_figure(figure, Path(directory), "advice-validation", formats)
+
+
+def variance_curve(
+    run_dir: str | Path, field: str = "between_paper", window: int = 100
+) -> tuple[list[float], list[float], list[float]]:
+    """A run's tracked variance as means per `window` steps: steps (the windows' ends), means and deviations over seeds.
+
+    Args:
+      run_dir: a run directory whose run had `training.track_variance`.
+      field: which number of the lines.
+      window: steps averaged over, as in the paper's figure.
+
+    Raises:
+      ValueError: the run has no such lines.
+    """
+    from statistics import fmean, pstdev
+
+    from discover.records import read_metrics
+
+    sums: dict[int, dict[Any, list[float]]] = {}
+    for line in read_metrics(Path(run_dir)):
+        if line["kind"] == "variance" and field in line:
+            end = -(-line["step"] // window) * window
+            member = line.get("member", line["seed"])
+            sums.setdefault(end, {}).setdefault(member, []).append(line[field])
+    if not sums:
+        raise ValueError(f"the run in {run_dir} has no {field}: train it with --track-variance every=100")
+    steps = sorted(sums)
+    means = [[fmean(values) for values in sums[step].values()] for step in steps]
+    return [float(s) for s in steps], [fmean(m) for m in means], [pstdev(m) for m in means]
+
+
+def write_variance_figure(
+    runs: dict[str, dict[str, str | Path]],
+    directory: str | Path,
+    *,
+    window: int = 100,
+    formats: Sequence[str] = ("png", "svg"),
+) -> list[Path]:
+    """Draws `variance`: the between-cluster variance along training, the paper's estimate above, as drawn below.
+
+    Args:
+      runs: by setting ("clean labels", "label noise 0.8") and optimizer, the run directories.
+      directory: where it goes.
+      window: steps per mean.
+      formats: any that matplotlib can write.
+    """
+    import matplotlib.pyplot as plt
+
+    from discover.report.style import series_styles
+
+    fields = {"between_paper": "the paper's estimate", "between_drawn": "batches as drawn"}
+    with styled():
+        figure, grid = plt.subplots(
+            len(fields), len(runs), figsize=(5.2 * len(runs), 6.0), squeeze=False, sharex="col", layout="constrained"
+        )
+        for column, (setting, members) in enumerate(runs.items()):
+            styles = series_styles(list(members))
+            for row, (field, words) in enumerate(fields.items()):
+                axes = grid[row][column]
+                for name, run_dir in members.items():
+                    steps, means, spread = variance_curve(run_dir, field, window)
+                    style = styles[name]
+                    shown = [max(m, 1e-4) for m in means]  # an unbiased estimate of nothing can be below zero
+                    axes.plot(
+                        steps, shown, color=style.color, dashes=style.dash or (1, 0), marker=style.marker,
+                        fillstyle="full" if style.filled else "none", markersize=4, label=style.name,
+                    )  # fmt: skip
+                    low = [max(m - s, 1e-4) for m, s in zip(means, spread)]
+                    high = [max(m + s, 1e-4) for m, s in zip(means, spread)]
+                    axes.fill_between(steps, low, high, color=style.color, alpha=0.15, linewidth=0)
+                axes.set_yscale("log")
+                axes.set_title(f"{setting}: {words}", fontsize=10)
+                if column == 0:
+                    axes.set_ylabel("between-cluster variance")
+            grid[-1][column].set_xlabel(f"step (means per {window})")
+        grid[0][0].legend(frameon=False, fontsize=8)
+        return save_figure(figure, Path(directory), "variance", formats)
