@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,6 +23,13 @@ from discover.experiments.config import (
 )
 from discover.experiments.prepare import build_prepare
 from discover.models import Network, build_network, conv_as_matmul
+from discover.training.devices import (
+    MeshModelPrograms,
+    MeshPlacement,
+    MeshPrograms,
+    evaluate_over_devices,
+    optimizer_over_devices,
+)
 from discover.training.evaluate import make_evaluate
 from discover.training.program import Members, ModelPrograms, Programs
 from discover.training.schedule import schedule
@@ -202,9 +210,14 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper
     return make
 
 
-def build_model_programs(config: Config, dataset: Dataset, network: Network) -> ModelPrograms:
-    """The compiled programs that do not depend on the optimizer."""
+def build_model_programs(
+    config: Config, dataset: Dataset, network: Network, placement: MeshPlacement | None = None
+) -> ModelPrograms:
+    """The compiled programs that do not depend on the optimizer; ``placement`` is for several devices."""
     scale = build_prepare(config, dataset)[1]
+    if placement is not None:
+        judge = evaluate_over_devices(network.apply, scale, placement.mesh, batch_size=config.training.eval_batch)
+        return MeshModelPrograms(placement, network.init, judge, member_mode=_member_mode(config))
     evaluate = make_evaluate(network.apply, scale, batch_size=config.training.eval_batch)
     return ModelPrograms(network.init, evaluate, member_mode=_member_mode(config))
 
@@ -215,21 +228,30 @@ def build_programs(
     network: Network,
     probs: Sequence[float],
     model_programs: ModelPrograms | None = None,
+    placement: MeshPlacement | None = None,
 ) -> Programs:
-    """The compiled programs of a run; learning rates, seeds and lengths are their arguments."""
+    """The compiled programs of a run; learning rates, seeds and lengths are their arguments.
+
+    ``placement`` spreads them over several devices.
+    """
     if model_programs is None:
-        model_programs = build_model_programs(config, dataset, network)
+        model_programs = build_model_programs(config, dataset, network, placement)
     make_optimizer = optimizer_factory(config, probs)
+    merge_groups = config.optimizer.name not in CLUSTERED
+    if placement is not None:
+        make_optimizer = optimizer_over_devices(make_optimizer, placement.mesh, merge_groups=merge_groups)
     prepare, _ = build_prepare(config, dataset)
     training, mode = config.training, _member_mode(config)
     step = make_step(
         network.apply,
         make_optimizer,
         prepare,
-        merge_groups=config.optimizer.name not in CLUSTERED,
+        merge_groups=merge_groups,
         group_mode=training.group_mode,
+        placement=placement,
     )
-    return Programs(
+    make_programs = Programs if placement is None else partial(MeshPrograms, placement)
+    return make_programs(
         model_programs,
         make_optimizer,
         step,

@@ -67,6 +67,7 @@ from discover.experiments.build import (
 )
 from discover.experiments.config import Config, ConfigError
 from discover.experiments.run_directory import RunDirectory
+from discover.experiments.team import Team
 from discover.training.checkpoint import Checkpoints
 from discover.training.errors import RunError, RunStopped, is_disk_full
 from discover.training.log import MemberLog
@@ -116,6 +117,7 @@ def run(
     command: Sequence[str] | None = None,
     programs: MutableMapping[str, Any] | None = None,
     dataset: Dataset | None = None,
+    team: Team | None = None,
 ) -> RunResult:
     """Trains a configuration to its end; see the top of this file for what it leaves and how it fails.
 
@@ -132,6 +134,7 @@ def run(
             Runs that differ only in learning rates, seeds and lengths share all of them; runs with different
             optimizers on the same model and data share the initial parameters' and the evaluation's.
         dataset: the data set, if it is loaded already; it must be what ``config.data`` describes.
+        team: several devices, of this process or of several, to train on; None: one device.
 
     Returns:
         The finished run, with every member's metrics.
@@ -145,16 +148,31 @@ def run(
     if not everyone:
         raise ConfigError("members needs at least one member, got none")
     names = traced_names(config, everyone)
-    progress = progress if progress is not None else Quiet()
+    progress = progress if progress is not None and (team is None or team.first) else Quiet()
     with _one_line_errors(out_dir), contextlib.ExitStack() as stack:
+        if team is not None:
+            team.check(config)
+            stack.enter_context(team.processes.watching())
         directory = None
         if out_dir is not None:
-            directory = stack.enter_context(RunDirectory(Path(out_dir)))
+            path = Path(out_dir)
+            directory = stack.enter_context(RunDirectory(path) if team is None else team.directory(path))
             finished = directory.open(config, _describe(everyone), resume=resume)
             if finished:
                 return _recorded(directory, everyone, explicit)
         job = _Job(
-            config, everyone, explicit, names, directory, progress, checkpoints, tensorboard, programs, dataset, stack
+            config,
+            everyone,
+            explicit,
+            names,
+            directory,
+            progress,
+            checkpoints,
+            tensorboard,
+            programs,
+            dataset,
+            stack,
+            team,
         )
         if directory is not None:
             devices = [device.device_kind for device in jax.devices()]
@@ -188,22 +206,28 @@ class _Job:
         programs: MutableMapping[str, Any] | None,
         dataset: Dataset | None,
         stack: contextlib.ExitStack,
+        team: Team | None,
     ):
         self.config, self.everyone, self.explicit, self.names = config, everyone, explicit, names
         self.directory, self.progress, self.checkpoints, self.stack = directory, progress, checkpoints, stack
         self.dataset = dataset if dataset is not None else build_data(config)
         self.steps = total_steps(config, self.dataset)
         self.network = build_network_for(config, self.dataset)
-        self.placement = Placement()
+        self.team = team
+        mesh = team.placement if team is not None else None
+        self.placement = mesh if mesh is not None else Placement()
         self.plans = {seed: build_plan(config, self.dataset, seed) for seed in {m.seed for m in everyone}}
-        key = program_key(config, names)
+        if team is not None:
+            self.plans = {seed: team.plan(plan) for seed, plan in self.plans.items()}
+        on = f"on {mesh.count} devices " if mesh is not None else ""
+        key = on + program_key(config, names)
         shared = programs if programs is not None else {}
         if key not in shared:
-            common = model_key(config)
+            common = on + model_key(config)
             if common not in shared:
-                shared[common] = build_model_programs(config, self.dataset, self.network)
+                shared[common] = build_model_programs(config, self.dataset, self.network, mesh)
             probs = next(iter(self.plans.values())).probs
-            shared[key] = build_programs(config, self.dataset, self.network, probs, shared[common])
+            shared[key] = build_programs(config, self.dataset, self.network, probs, shared[common], mesh)
         self.programs: Programs = shared[key]
         self.compiled_before = self.programs.compile_seconds
         self.lines: list[dict[str, Any]] = []
@@ -212,7 +236,7 @@ class _Job:
         self.writer: records.MetricsWriter | None = None
         self.sinks: list[Callable[[list[dict[str, Any]]], None]] = []
         self.variance: Any = None
-        if tensorboard and directory is not None:
+        if tensorboard and directory is not None and (team is None or team.first):
             from discover.experiments.tensorboard import event_writer
 
             self.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
@@ -225,7 +249,7 @@ class _Job:
         starts = range(0, len(self.everyone), together)
         data = self._device_data()
         length = 0
-        with StopRequest() as stop:
+        with StopRequest() if self.team is None else self.team.processes.stop_request() as stop:
             for part, first in enumerate(starts):
                 length = self._train_part(part, first, self.everyone[first : first + together], data, stop, length)
         if self.writer is not None:
@@ -266,7 +290,8 @@ class _Job:
         log = self._log(first, group)
         start, state, store = 0, None, None
         if self.directory is not None and self.checkpoints:
-            store = Checkpoints(self.directory.path / records.CHECKPOINTS / f"part-{part}", keep=training.keep)
+            folder = self.directory.path / records.CHECKPOINTS / f"part-{part}"
+            store = Checkpoints(folder, keep=training.keep, lengths=self.placement.lengths)
             self.stack.callback(store.close)
             like = self.placement.like(self.programs.abstract_state(arrays))
             found = store.restore_newest(like, message=self.progress.message, accept=self.directory.accepts)
@@ -279,11 +304,14 @@ class _Job:
         self._note_diverged(first, log)
         if state is None:
             state = self.programs.start(arrays)
+        draw = drawer([self.plans[seed] for seed in seeds])
+        if self.team is not None:
+            draw = self.team.draw(draw, self.dataset.train.images)
         result = train(
             self.programs,
             arrays,
             data,
-            drawer([self.plans[seed] for seed in seeds]),
+            draw,
             LoopSettings(
                 self.steps,
                 training.eval_every,
@@ -356,17 +384,22 @@ class _Job:
         if self.writer is not None:
             self.writer.close()
         path = self.directory.path / records.METRICS
-        self.writer = records.MetricsWriter(path, length=length)
-        self.stack.callback(self.writer.close)
+        if self.team is None or self.team.first:
+            self.writer = records.MetricsWriter(path, length=length)
+            self.stack.callback(self.writer.close)
+        if self.team is not None:
+            self.team.processes.barrier()  # the others read what is left
         self.lines = records.read_metrics(self.directory.path)
+        if self.team is not None:
+            self.team.processes.barrier()  # before more is written
 
     def _device_data(self) -> LoopData:
-        put, dataset = self.placement.data, self.dataset
-        test = {"test": (put(dataset.test.images), put(dataset.test.labels))} if len(dataset.test) else {}
-        images = put(dataset.train.images)
+        put, dataset = self.placement.split, self.dataset
+        test = {"test": put(dataset.test.images, dataset.test.labels)} if len(dataset.test) else {}
+        images = self.placement.data(dataset.train.images)
         if dataset.validation is None or not len(dataset.validation):
             return LoopData(images, test, {})
-        validation = (put(dataset.validation.images), put(dataset.validation.labels))
+        validation = put(dataset.validation.images, dataset.validation.labels)
         return LoopData(images, {"validation": validation}, test)
 
 

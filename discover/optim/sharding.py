@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from discover.optim._checks import check_choice, check_cluster_ids, check_group_axis, check_group_sizes
@@ -42,9 +42,10 @@ def shard_by_parameter(
     """An optimizer of this library with its state cut by parameter over the devices of a mesh.
 
     The result is called like `inner` itself, with the same trajectory to rounding: gradients with leaves [G, ...]
-    (best computed by `sharded_group_value_and_grad`, which leaves each group's on its device), updates shaped and placed
-    like the parameters. Only the state looks different: its leaves are slices (`slices.py`). Weight-decay masks by name
-    or by number of dimensions work as ever; an inner optimizer that looks at whole shapes (`optax.adafactor`) does not.
+    (best computed by `sharded_group_value_and_grad`, which leaves each group's on its device), updates shaped and
+    placed like the parameters. Only the state looks different: its leaves are slices (`slices.py`). Weight-decay masks
+    by name or by number of dimensions work as ever; an inner optimizer that looks at whole shapes, as
+    `optax.adafactor` does, would not.
 
     Args:
       inner: any optimizer of this library, or `optax.chain(mean_over_groups(), ...)` around another.
@@ -101,7 +102,12 @@ def shard_by_parameter(
                 f"the number of groups must be a multiple of the {devices} devices of axis {data_axis!r}, got "
                 f"{num_groups}; pad_groups adds groups of size 0"
             )
-        sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
+        everywhere = NamedSharding(mesh, P())  # a few bytes each, and every device needs all of them
+        sizes = None
+        if group_sizes is not None:
+            sizes = jax.lax.with_sharding_constraint(check_group_sizes(group_sizes, num_groups), everywhere)
+        if exchange == "groups" and cluster_ids is not None:
+            cluster_ids = jax.lax.with_sharding_constraint(jnp.asarray(cluster_ids), everywhere)
         dtypes = jax.tree.map(lambda g: g.dtype, updates)
         if exchange_dtype is not None:
             updates = jax.tree.map(lambda g: g.astype(exchange_dtype), updates)
@@ -109,15 +115,15 @@ def shard_by_parameter(
         if exchange == "mean":
             extra |= {"cluster_ids": jnp.zeros(1, jnp.int32)}
             weights, sizes = _shares(num_groups, sizes)
-            updates = slices.scatter(updates, None, weights)
+            updates = slices.reduce(updates, weights)
         elif clusters_per_device is None or clusters_per_device >= num_groups // devices:
             extra |= {"cluster_ids": cluster_ids}
-            updates = slices.scatter(updates, lambda rows: rows)
+            updates = slices.exchange(updates)
         else:
             ids = check_cluster_ids(cluster_ids, num_groups)
             weights, ids, sizes = _merge(ids, sizes, devices, clusters_per_device)
             extra |= {"cluster_ids": ids}
-            updates = slices.scatter(updates, _weigh, weights)
+            updates = slices.exchange(updates, weights)
         updates = jax.tree.map(lambda g, dtype: g.astype(dtype), updates, dtypes)
 
         cut = slices.cut(params)
@@ -282,12 +288,3 @@ def _merge(ids: jax.Array, sizes: jax.Array | None, devices: int, slots: int) ->
 
     weights, slot_ids, slot_sizes = jax.vmap(one_device)(ids, sizes)
     return weights.reshape(devices * slots, -1), slot_ids.reshape(-1), slot_sizes.reshape(-1)
-
-
-def _weigh(weights: jax.Array, rows: jax.Array) -> jax.Array:
-    """[G/D, ...] to [S, ...]; a group that does not count may hold anything, NaN included."""
-    wide = jnp.promote_types(rows.dtype, jnp.float32)
-    counts = jnp.any(weights != 0, axis=0)  # true for NaN, the mark of a broken promise
-    counted = jnp.where(counts[:, None, None], rows.astype(wide), 0)
-    merged = jnp.einsum("sk,k...->s...", weights.astype(wide), counted, precision=jax.lax.Precision.HIGHEST)
-    return merged.astype(rows.dtype)

@@ -6,9 +6,11 @@ over other axes of the mesh (model parallelism) is cut the same way within each 
 moves along those axes.
 
 The slices of a parameter, put together, are its values in their usual order with the zeros at the end, whatever D is:
-a checkpoint written on one number of devices is read on another by cutting or adding zeros. They form a tree like the parameters', with the same paths and the same number of dimensions (all but the first
-of size 1), so that weight-decay masks by name or by `ndim` mean the same on slices. All leaves of one dtype travel
-together: one collective a step for each dtype, however many parameters there are.
+a checkpoint written on one number of devices is read on another by cutting or adding zeros. They form a tree like the
+parameters', with the same paths and the same number of dimensions (all but the first of size 1), so that weight-decay
+masks by name or by `ndim` mean the same on slices.
+
+All leaves of one dtype travel together: one collective a step for each dtype, however many parameters there are.
 """
 
 from collections.abc import Callable
@@ -109,39 +111,48 @@ class Slices:
 
         return self._mapped(local, params, [leaf.spec for leaf in self.leaves], [self.spec(x) for x in self.leaves])
 
-    def scatter(self, grads: Any, combine: Callable[[jax.Array], jax.Array] | None, weights: Any = None) -> Any:
-        """From each device's groups' whole gradients to every device's slice of all groups' gradients.
+    def exchange(self, grads: Any, weights: jax.Array | None = None) -> Any:
+        """From each device's groups' whole gradients to every device's slice of all of them: one all-to-all.
 
         Args:
           grads: leaves [G, ...], the groups spread over the data axis.
-          combine: merges the groups of one device, from [G/D, ...] and that device's part of `weights`, to
-            [S, ...]; then one all-to-all. None sums over all groups with weights [G] instead: one reduce-scatter.
-          weights: an array whose first axis is spread over the devices.
+          weights: [D·S, G/D], to send S weighted sums of a device's groups instead of every group.
 
         Returns:
-          Slices with leaves [D·S, ...] (or [1, ...] for the sum).
+          Slices with leaves [G, ...] (or [D·S, ...]).
         """
 
+        def local(weights, rows):
+            rows = rows if weights is None else _weigh(weights, rows)
+            return lax.all_to_all(rows, self.axis, split_axis=1, concat_axis=0, tiled=True)
+
+        return self._scattered(local, grads, weights)
+
+    def reduce(self, grads: Any, weights: jax.Array) -> Any:
+        """Every device's slice of the weighted sum over all groups: one reduce-scatter.
+
+        Args:
+          grads: leaves [G, ...], the groups spread over the data axis.
+          weights: [G].
+
+        Returns:
+          Slices with leaves [1, ...].
+        """
+
+        def local(weights, rows):
+            return lax.psum_scatter(_weigh(weights[None], rows), self.axis, scatter_dimension=1, tiled=True)
+
+        return self._scattered(local, grads, weights)
+
+    def _scattered(self, move: Callable[[Any, jax.Array], jax.Array], grads: Any, weights: Any) -> Any:
         def local(weights, *values):
             out: list[Any] = [None] * len(values)
             for members in self._by_dtype([value.dtype for value in values]):
-                rows = jnp.concatenate(
-                    [combine_rows(weights, self._rows(self.leaves[i], values[i])) for i in members], axis=-1
-                )
-                if combine is None:
-                    moved = lax.psum_scatter(rows, self.axis, scatter_dimension=1, tiled=True)
-                else:
-                    moved = lax.all_to_all(rows, self.axis, split_axis=1, concat_axis=0, tiled=True)
+                rows = jnp.concatenate([self._rows(self.leaves[i], values[i]) for i in members], axis=-1)
+                moved = move(weights, rows)
                 for i, part in zip(members, self._split(moved[:, 0], members)):
                     out[i] = part.reshape(part.shape[0], *self.leaves[i].slice_shape)
             return tuple(out)
-
-        def combine_rows(weights, rows):
-            if combine is None:
-                # A group that does not count may hold anything, NaN included.
-                column = weights.astype(rows.dtype).reshape(-1, 1, 1)
-                return jnp.sum(jnp.where(column > 0, column * rows, 0), axis=0, keepdims=True)
-            return combine(rows) if weights is None else combine(weights, rows)
 
         sources = [P(self.axis, *leaf.spec) for leaf in self.leaves]
         targets = [self.spec(leaf, leading=1) for leaf in self.leaves]
@@ -230,6 +241,15 @@ def check_mesh(mesh: Mesh, data_axis: str) -> None:
             "the mesh must have axes of type Auto, got "
             f"{', '.join(kind.name for kind in mesh.axis_types)}; jax.sharding.Mesh(devices, names) makes such a mesh"
         )
+
+
+def _weigh(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """[K, ...] to [S, ...] by weights [S, K]; a group that does not count may hold anything, NaN included."""
+    wide = jnp.promote_types(rows.dtype, jnp.float32)
+    counts = jnp.any(weights != 0, axis=0)  # also where a weight is NaN, the mark of a broken promise
+    counted = jnp.where(counts[:, None, None], rows.astype(wide), 0)
+    merged = jnp.einsum("sk,k...->s...", weights.astype(wide), counted, precision=lax.Precision.HIGHEST)
+    return merged.astype(rows.dtype)
 
 
 def _product(numbers: Any) -> int:

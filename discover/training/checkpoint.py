@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +22,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import checkpoint_managers as policies
 
 from discover.training.errors import RunError, is_disk_full
+
+Lengths = tuple[tuple[int, int] | None, ...] | None
 
 
 class Checkpoints:
     """The checkpoints of one part of a run, in one directory.
 
+    A state in slices (`discover.optim.slices`) is read on another number of devices, or whole, by cutting or adding the
+    zeros at the end of each slice.
+
     Args:
         directory: created when the first checkpoint is written.
         keep: how many of the newest are kept, besides the best one.
+        lengths: what of each leaf the fingerprint is of, see :func:`fingerprint`.
     """
 
-    def __init__(self, directory: Path, *, keep: int = 3):
+    def __init__(self, directory: Path, *, keep: int = 3, lengths: Callable[[Any], Lengths] | None = None):
         self.directory = Path(directory).absolute()
+        self._lengths: Callable[[Any], Lengths] = lengths if lengths is not None else lambda _: None
         best = policies.BestN(
             get_metric_fn=lambda metrics: metrics["score"], n=1, keep_checkpoints_without_metrics=False
         )
@@ -65,7 +75,8 @@ class Checkpoints:
             RunError: the disk is full, now or for the checkpoint before.
         """
         leaves = _named_leaves(state)
-        note = {**note, "fingerprint": fingerprint(leaves)}
+        shapes = [list(leaf.shape) for leaf in leaves.values()]
+        note = {**note, "fingerprint": fingerprint(leaves, self._lengths(state)), "shapes": shapes}
         if any(_on_host(x) for x in leaves.values()):
             # Host memory is written from where it lies, and the next step is about to overwrite it.
             leaves = jax.tree.map(jnp.copy, leaves)
@@ -104,17 +115,18 @@ class Checkpoints:
         Raises:
             DamagedCheckpoint: it cannot be read, does not fit, or its bits have changed.
         """
-        wanted = {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
-            for name, leaf in _named_leaves(like).items()
-        }
-        arguments = ocp.args.Composite(state=ocp.args.StandardRestore(wanted), note=ocp.args.JsonRestore())
+        targets = _named_leaves(like)
         try:
             with _quiet():
-                found: Any = self._manager.restore(step, args=arguments)
-            leaves, note = found["state"], dict(found["note"])
+                small: Any = self._manager.restore(step, args=ocp.args.Composite(note=ocp.args.JsonRestore()))
+                note = dict(small["note"])
+                stored = [tuple(shape) for shape in note.pop("shapes")]
+                wanted = {name: to_read(shape, leaf) for (name, leaf), shape in zip(targets.items(), stored)}
+                arguments = ocp.args.Composite(state=ocp.args.StandardRestore(wanted, strict=False))
+                read: Any = self._manager.restore(step, args=arguments)["state"]
+            leaves = {name: as_wanted(read[name], leaf) for name, leaf in targets.items()}
             expected = note.pop("fingerprint")
-            same = fingerprint(leaves) == expected
+            same = fingerprint(leaves, self._lengths(like)) == expected
         except Exception as error:  # the storage layers raise many kinds, and none of them should end a run here
             self._failed = True
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
@@ -185,22 +197,65 @@ class DamagedCheckpoint(Exception):
     """A checkpoint that cannot be used; the message is one line."""
 
 
-def fingerprint(tree: Any) -> list[int]:
+def to_read(stored: tuple[int, ...], wanted: Any) -> jax.ShapeDtypeStruct:
+    """What to ask the storage for, given the shape that it holds and the array that is wanted in the end.
+
+    The same, unless one of the two is in slices (for another number of devices, or for none): then the slices are
+    read as long as needed, or the whole array is read as it is.
+    """
+    shape, sharding = tuple(wanted.shape), getattr(wanted, "sharding", None)
+    same = next((i for i, (a, b) in enumerate(zip(stored, shape)) if a != b), min(len(stored), len(shape)))
+    if stored[same:] and all(size == 1 for size in stored[same + 1 :]):  # slices, to be read as long as needed
+        shape = (*shape[:same], math.prod(shape[same:]), *stored[same + 1 :])
+    elif shape[same:] and all(size == 1 for size in shape[same + 1 :]):  # whole, to be cut afterwards
+        shape = stored
+        if isinstance(sharding, NamedSharding):
+            sharding = NamedSharding(sharding.mesh, PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, wanted.dtype, sharding=sharding)
+
+
+def as_wanted(array: jax.Array, wanted: Any) -> jax.Array:
+    """The array with the shape that is wanted: with zeros at the end where slices are longer, or reshaped."""
+    if array.shape == tuple(wanted.shape):
+        return array
+    missing = math.prod(wanted.shape) - array.size
+    if missing:
+        same = next(i for i, (a, b) in enumerate(zip((*array.shape, 0), wanted.shape)) if a != b)
+        tail = math.prod(wanted.shape[same:])
+
+        def cut(x: jax.Array) -> jax.Array:
+            rows = x.reshape(*x.shape[:same], -1)
+            padding = ((0, 0),) * same + ((0, tail - rows.shape[-1]),)
+            return jnp.pad(rows, padding).reshape(wanted.shape)
+
+        return jax.jit(cut, out_shardings=wanted.sharding)(array)
+    return jax.jit(lambda x: x.reshape(wanted.shape), out_shardings=wanted.sharding)(array)
+
+
+def fingerprint(tree: Any, lengths: Lengths = None) -> list[int]:
     """A 32-bit checksum of the bits of every leaf, computed where the arrays are.
 
     Words are multiplied by odd numbers that depend on their place and summed modulo 2^32, so any single change of
     a word, and almost any other change, alters it. Integer arithmetic: the same on every device.
 
+    Args:
+        tree: the arrays.
+        lengths: for each leaf None, or the (axis, length) that it is cut to before: the zeros at the end of slices
+            depend on the number of devices, and the fingerprint should not.
+
     Example:
         >>> fingerprint([jnp.zeros(2), jnp.ones(2)]) == fingerprint([jnp.ones(2), jnp.zeros(2)])
         False
     """
-    return [int(x) for x in np.asarray(_fingerprint(jax.tree.leaves(tree)))]
+    leaves = jax.tree.leaves(tree)
+    return [int(x) for x in np.asarray(_fingerprint(leaves, lengths or (None,) * len(leaves)))]
 
 
-@jax.jit
-def _fingerprint(leaves: list[jax.Array]) -> jax.Array:
-    def one(leaf: jax.Array) -> jax.Array:
+@partial(jax.jit, static_argnums=1)
+def _fingerprint(leaves: list[jax.Array], lengths: tuple[tuple[int, int] | None, ...]) -> jax.Array:
+    def one(leaf: jax.Array, length: tuple[int, int] | None) -> jax.Array:
+        if length is not None:
+            leaf = jax.lax.slice_in_dim(leaf, 0, length[1], axis=length[0])
         if leaf.dtype == jnp.bool_:
             words = leaf.astype(jnp.uint32)
         else:
@@ -210,7 +265,7 @@ def _fingerprint(leaves: list[jax.Array]) -> jax.Array:
         places = jax.lax.iota(jnp.uint32, words.shape[0])
         return jnp.sum(words * (places * jnp.uint32(2654435762) + jnp.uint32(1)), dtype=jnp.uint32)
 
-    return jnp.stack([one(leaf) for leaf in leaves])
+    return jnp.stack([one(leaf, length) for leaf, length in zip(leaves, lengths)])
 
 
 def _named_leaves(tree: Any) -> dict[str, Any]:

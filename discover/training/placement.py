@@ -21,6 +21,10 @@ class Placement:
         """The data set, or what else is the same at every step."""
         return jax.device_put(array, self.device)
 
+    def split(self, images: Any, labels: Any) -> tuple[jax.Array, jax.Array]:
+        """A split to evaluate on."""
+        return self.data(images), self.data(labels)
+
     def batches(self, batches: Any) -> Any:
         """The batches of one dispatch: leaves [steps, S, G, ...]."""
         return jax.device_put(batches, self.device)
@@ -33,3 +37,7 @@ class Placement:
         """Says where each array of a state goes when it is restored: shapes with shardings."""
         sharding = jax.sharding.SingleDeviceSharding(self.device)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract)
+
+    def lengths(self, state: Any) -> Any:
+        """What of each leaf a checkpoint's fingerprint is of; None: all of everything."""
+        del state

@@ -190,7 +190,11 @@ class Programs:
 
     def evaluate(self, state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
         """Returns loss and accuracy [M] on a split, at IGT's true parameters or everyone else's own."""
-        return self._model.evaluate(igt_eval_params(state.opt_state, state.params), images, labels)
+        return self._model.evaluate(self.eval_params(state), images, labels)
+
+    def eval_params(self, state: TrainState) -> Any:
+        """Returns the parameters that the state means to be judged by, leaves [M, ...]."""
+        return igt_eval_params(state.opt_state, state.params)
 
     def abstract_state(self, members: Members) -> TrainState:
         """Returns the shapes and types of the state, without computing it."""

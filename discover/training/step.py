@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from discover.optim import group_value_and_grad
+
+if TYPE_CHECKING:
+    from discover.training.devices import MeshPlacement
 
 Hyper = dict[str, jax.Array]
 """Hyperparameters by name, as float32 scalars: arguments of the compiled step, never constants in it."""
@@ -52,6 +55,7 @@ def make_step(
     *,
     merge_groups: bool,
     group_mode: str = "vmap",
+    placement: MeshPlacement | None = None,
 ) -> Step:
     """Builds the step that every optimizer shares.
 
@@ -66,6 +70,8 @@ def make_step(
         merge_groups: hand the whole batch over as one group. Exact for optimizers that average the groups
             anyway, and cheaper.
         group_mode: `vmap` or `map`, see :func:`discover.optim.group_value_and_grad`.
+        placement: spreads the groups over several devices, each of which merges its own. The batch then carries its
+            examples in place of their indices, and the optimizer clips.
 
     Returns:
         ``step(state, hyper, key, number, batch, images)``: ``key`` is the member's own, ``number`` counts from
@@ -82,6 +88,23 @@ def make_step(
 
     gradients = group_value_and_grad(group_loss, has_aux=True, mode=group_mode)
 
+    def gradients_of_groups(
+        params: Any, batch: StepBatch, images: jax.Array, augment_keys: jax.Array, dropout_keys: jax.Array
+    ) -> tuple[Any, Any, jax.Array, jax.Array]:
+        num_groups, size = batch.labels.shape
+        examples = images[batch.indices] if placement is None else batch.indices
+        x, targets = jax.vmap(prepare)(augment_keys, examples, batch.labels, batch.cluster_ids)
+        weights = (jnp.arange(size) < batch.group_sizes[:, None]).astype(jnp.float32)
+        ids, sizes = batch.cluster_ids, batch.group_sizes
+        if merge_groups:
+            x, targets, weights = (a.reshape(1, num_groups * size, *a.shape[2:]) for a in (x, targets, weights))
+            ids, sizes = jnp.zeros(1, jnp.int32), jnp.sum(sizes, keepdims=True)
+        results, grads = gradients(params, (x, targets, weights, dropout_keys))
+        return results, grads, ids, sizes
+
+    compute = gradients_of_groups if placement is None else placement.step_over_devices(gradients_of_groups)
+    merged = 1 if placement is None else placement.count
+
     def step(
         state: TrainState,
         hyper: Hyper,
@@ -90,20 +113,13 @@ def make_step(
         batch: StepBatch,
         images: jax.Array,
     ) -> tuple[TrainState, StepMetrics]:
-        num_groups, size = batch.indices.shape
+        num_groups = batch.labels.shape[0]
         augment_key, dropout_key = jax.random.split(jax.random.fold_in(key, number))
-        x, targets = jax.vmap(prepare)(
-            jax.random.split(augment_key, num_groups), images[batch.indices], batch.labels, batch.cluster_ids
-        )
-        weights = (jnp.arange(size) < batch.group_sizes[:, None]).astype(jnp.float32)
-        ids, sizes = batch.cluster_ids, batch.group_sizes
-        if merge_groups:
-            x, targets, weights = (a.reshape(1, num_groups * size, *a.shape[2:]) for a in (x, targets, weights))
-            ids, sizes = jnp.zeros(1, jnp.int32), jnp.sum(sizes, keepdims=True)
+        augment_keys = jax.random.split(augment_key, num_groups)
         # One key per group, with an axis of its own so that it has a leading [G] and is not taken for examples.
-        keys = jax.random.split(dropout_key, (sizes.shape[0], 1))
-        (losses, accuracies), grads = gradients(state.params, (x, targets, weights, keys))
-        if "clip_norm" in hyper:
+        dropout_keys = jax.random.split(dropout_key, (merged if merge_groups else num_groups, 1))
+        (losses, accuracies), grads, ids, sizes = compute(state.params, batch, images, augment_keys, dropout_keys)
+        if "clip_norm" in hyper and placement is None:
             grads = clip_each(grads, hyper["clip_norm"])
         optimizer = make_optimizer(hyper)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, cluster_ids=ids, group_sizes=sizes)

@@ -422,12 +422,12 @@ def test_members_may_train_side_by_side():
         ),
         (
             lambda: shard_by_parameter(discover.sgd(0.1), make_mesh(2)).update(
-                jnp.ones((3, 2)), None, jnp.ones(2), cluster_ids=jnp.arange(3)
+                jnp.ones((3, 2)), (), jnp.ones(2), cluster_ids=jnp.arange(3)
             ),
             "multiple of the 2 devices.*got 3; pad_groups",
         ),
         (
-            lambda: shard_by_parameter(discover.sgd(0.1), make_mesh(2)).update(jnp.ones((2, 2)), None),
+            lambda: shard_by_parameter(discover.sgd(0.1), make_mesh(2)).update(jnp.ones((2, 2)), ()),
             "needs the parameters",
         ),
         (

@@ -1,0 +1,327 @@
+"""Several processes that train one network: what they agree on, and what they do when one of them is gone.
+
+Everything goes through the coordination service of ``jax.distributed``, which the first process runs: a small store
+of keys and values that all of them see. There a process leaves a sign of life every second, how far it has come, and,
+where it must stop alone, why. A thread watches the signs of the others. When one is missing for too long, it says whose
+in one line and ends its process, whatever the main thread is waiting for: the last checkpoint is on disk, and all
+processes can be started again with ``--resume``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+
+from discover.training.errors import RunError
+from discover.training.signals import StopRequest
+
+T = TypeVar("T")
+
+LOST_WORKER = 75
+"""Exit code of a process that stopped because another one was lost (EX_TEMPFAIL: start all again)."""
+
+TIMEOUT = 60.0
+"""Seconds without a sign of life, or without progress where others have progressed, after which a worker is lost."""
+
+_BEAT = 1.0  # seconds between signs of life
+_CERTAIN = 5.0  # seconds without one that are enough when a collective has failed already
+_PREFIX = "discover"
+
+
+def connect(
+    coordinator: str | None, num_processes: int | None, process_id: int | None, *, timeout: float = TIMEOUT
+) -> Processes:
+    """Joins the processes of a run, with what is given or with what JAX finds out by itself (Slurm, TPU pods, MPI).
+
+    Args:
+        coordinator: HOST:PORT of the first process.
+        num_processes: how many there are.
+        process_id: which one this is, from 0.
+        timeout: see :data:`TIMEOUT`.
+
+    Raises:
+        RunError: the values cannot be, or the others could not be reached.
+    """
+    given = {"--coordinator": coordinator, "--num-processes": num_processes, "--process-id": process_id}
+    missing = [name for name, value in given.items() if value is None]
+    if missing and len(missing) < 3 and coordinator is not None:
+        raise RunError(f"--coordinator goes with --num-processes and --process-id; {' and '.join(missing)} is missing")
+    if coordinator is not None and not coordinator.rpartition(":")[2].isdigit():
+        raise RunError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
+    if num_processes is not None and num_processes < 1:
+        raise RunError(f"--num-processes must be at least 1, got {num_processes}")
+    if process_id is not None and not 0 <= process_id < (num_processes or 1):
+        raise RunError(f"--process-id must be from 0 to {(num_processes or 1) - 1}, got {process_id}")
+    if timeout < 3 * _BEAT:
+        raise RunError(f"--worker-timeout must be at least {3 * _BEAT:g} seconds, got {timeout:g}")
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            initialization_timeout=max(1, int(timeout)),
+            # JAX's own heartbeat ends the process without a word about who is missing: ours comes first.
+            heartbeat_timeout_seconds=int(4 * timeout) + 60,
+        )
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        where = f" at {coordinator}" if coordinator else ""
+        raise RunError(
+            f"the other processes{where} could not be reached within {timeout:g} seconds ({reason})"
+        ) from error
+    return Processes(timeout=timeout)
+
+
+@contextlib.contextmanager
+def _one_line_abort() -> Iterator[None]:
+    """While entered, the abort that follows the death of the first process ends with a line that names it.
+
+    The coordination service dies with the first process, and JAX's client then aborts the others within milliseconds,
+    with a stack trace and from a thread of its own. No Python code is asked, unless it is a handler of C's signal.
+    """
+    from jax._src import distributed
+
+    host, _, port = (distributed.global_state.coordinator_address or ":0").rpartition(":")
+    libc = ctypes.CDLL(None)
+    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def aborted(number: int) -> None:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+        except OSError:
+            _end("worker 0 is lost: the coordination service that it runs is gone")
+        libc.signal(number, None)  # some other abort: let it happen
+        os.abort()
+
+    before = libc.signal(signal.SIGABRT, ctypes.cast(aborted, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        libc.signal(signal.SIGABRT, before)
+
+
+class Processes:
+    """The processes of one run, as one of them sees them. With a single process it does nothing.
+
+    Args:
+        timeout: see :data:`TIMEOUT`.
+    """
+
+    def __init__(self, *, timeout: float = TIMEOUT):
+        self.index, self.count, self.timeout = jax.process_index(), jax.process_count(), timeout
+        self._client: Any = None
+        self._agreed = 0
+        self._watch: _Watch | None = None
+        if self.count > 1:
+            from jax._src import distributed  # the store of keys and values has no public name
+
+            self._client = distributed.global_state.client
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes the records."""
+        return self.index == 0
+
+    def agree(self, compute: Callable[[], T]) -> T:
+        """What the first process computes, for all of them; what it raises is raised by all.
+
+        Args:
+            compute: called on the first process only; returns a JSON value, or raises :class:`RunError`.
+        """
+        if self._client is None:
+            return compute()
+        key = f"{_PREFIX}/agreed/{self._agreed}"
+        self._agreed += 1
+        if self.first:
+            try:
+                value = compute()
+            except RunError as error:
+                self._client.key_value_set(key, json.dumps({"error": str(error), "code": error.exit_code}))
+                raise
+            self._client.key_value_set(key, json.dumps({"value": value}))
+            return value
+        found = json.loads(self._client.blocking_key_value_get(key, 7 * 24 * 3600 * 1000))
+        if "error" in found:
+            raised = RunError(found["error"])
+            raised.exit_code = found["code"]
+            raise raised
+        return found["value"]
+
+    def barrier(self) -> None:
+        """Returns when all processes are here."""
+        if self._client is not None:
+            self._agreed += 1
+            self._client.wait_at_barrier(f"{_PREFIX}-{self._agreed}", 7 * 24 * 3600 * 1000)
+
+    def stop_request(self) -> StopRequest:
+        """A wish to stop that all processes hear of, and act on after the same dispatch."""
+        return StopRequest() if self._client is None else SharedStop(self._client, self.beat)
+
+    def beat(self) -> None:
+        """Notes that this process has come one step further, at a place that all processes pass equally often."""
+        if self._watch is not None:
+            self._watch.progress += 1
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """While entered, this process gives signs of life and stops when another one's are missing."""
+        if self._client is None:
+            yield
+            return
+        self._watch = watch = _Watch(self._client, self.index, self.count, self.timeout)
+        watch.start()
+        try:
+            with _one_line_abort() if not self.first else contextlib.nullcontext():
+                yield
+        except BaseException as error:
+            if getattr(error, "exit_code", None) is None and not isinstance(error, KeyboardInterrupt):
+                # Most likely a collective that failed because somebody is gone; the watcher knows better.
+                watch.suspicious = True
+                watch.join(self.timeout + 5 * _BEAT)
+            watch.leave(f"failed {' '.join(str(error).split())[:300] or type(error).__name__}")
+            raise
+        else:
+            watch.leave("done")
+        finally:
+            self._watch = None
+
+
+class SharedStop(StopRequest):
+    """The first signal that any process gets, honoured by all of them between the same two dispatches.
+
+    ``signal`` is to be read once after every dispatch. Hosts run at most two dispatches apart, since each waits for
+    the numbers of the one before the last; so a stop announced for three dispatches ahead reaches everyone in time.
+    """
+
+    AHEAD = 3
+
+    def __init__(self, client: Any, beat: Callable[[], None]):
+        self._client, self._beat, self._reads, self._own = client, beat, 0, None
+        self._announced = False
+        super().__init__()
+
+    @property
+    def signal(self) -> int | None:  # pyright: ignore
+        self._reads += 1
+        self._beat()
+        key = f"{_PREFIX}/stop"
+        if self._own is not None and not self._announced:
+            self._announced = True
+            with contextlib.suppress(Exception):  # somebody else was quicker: theirs counts
+                self._client.key_value_set(key, json.dumps([self._reads + self.AHEAD, self._own]))
+        try:
+            at, number = json.loads(self._client.key_value_try_get(key))
+        except Exception:
+            return None
+        return number if self._reads >= at else None
+
+    @signal.setter
+    def signal(self, value: int | None) -> None:
+        self._own = value
+
+    def _note(self, number: int, frame: Any) -> None:
+        del frame
+        if self._own is not None:
+            raise KeyboardInterrupt
+        self._own = number
+
+
+class _Watch(threading.Thread):
+    """Gives signs of life, and looks for those of the others."""
+
+    def __init__(self, client: Any, index: int, count: int, timeout: float):
+        super().__init__(name="discover-watch", daemon=True)
+        self.progress = 0
+        self.suspicious = False
+        self._client, self._index, self._count, self._timeout = client, index, count, timeout
+        self._beats = 0
+        self._over = threading.Event()
+        self._reached = time.monotonic()  # when the store last answered
+        self._signs: dict[int, tuple[str, float]] = {}  # who -> (last sign, when it changed)
+        self._failed: dict[int, float] = {}  # who -> when it was seen to have failed
+        self._moved: dict[int, tuple[int, float]] = {}  # who -> (progress, when it changed)
+
+    def run(self) -> None:
+        while not self._over.wait(_BEAT):
+            self._beats += 1
+            try:
+                self._say(f"alive {self._beats} {self.progress}")
+                found = dict(self._client.key_value_dir_get(f"{_PREFIX}/signs"))
+                self._reached = time.monotonic()
+            except Exception as error:
+                if time.monotonic() - self._reached > self._patience():
+                    self._stop(0, f"its coordination service does not answer ({str(error).splitlines()[0][:100]})")
+                continue
+            for who in range(self._count):
+                if who != self._index:
+                    self._look(who, found.get(f"{_PREFIX}/signs/{who}", ""))
+
+    def leave(self, last_words: str) -> None:
+        """Ends the watch; the others hear ``last_words``."""
+        self._over.set()
+        with contextlib.suppress(Exception):
+            self._say(last_words)
+
+    def _say(self, sign: str) -> None:
+        self._client.key_value_set(f"{_PREFIX}/signs/{self._index}", sign, allow_overwrite=True)
+
+    def _patience(self) -> float:
+        return min(_CERTAIN, self._timeout) if self.suspicious else self._timeout
+
+    def _look(self, who: int, sign: str) -> None:
+        now = time.monotonic()
+        kind, _, rest = sign.partition(" ")
+        if kind == "failed":
+            # All may have failed of the same: then each says so itself, and this watch is over in a moment.
+            if now - self._failed.setdefault(who, now) > 3 * _BEAT:
+                self._stop(who, f"it stopped: {rest}")
+            return
+        if kind == "lost":
+            lost, _, reason = rest.partition(" ")
+            if int(lost) != self._index:
+                self._stop(int(lost), reason)
+        if kind == "done":
+            self._signs.pop(who, None)
+            self._moved.pop(who, None)
+            return
+        before, since = self._signs.get(who, (None, now))
+        if sign != before:
+            self._signs[who] = (sign, now)
+        elif now - since > self._patience():
+            self._stop(who, f"no sign of life for {now - since:.0f} seconds")
+        if kind == "alive":
+            progress = int(rest.split()[1])
+            if progress != self._moved.get(who, (None, now))[0]:
+                self._moved[who] = (progress, now)
+            stuck = now - self._moved[who][1]
+            ahead = max([self.progress, *(p for p, _ in self._moved.values())])
+            if progress < ahead and stuck > self._timeout:
+                self._stop(who, f"it has made no progress for {stuck:.0f} seconds while others wait for it")
+
+    def _stop(self, who: int, reason: str) -> None:
+        """Says who is lost, lets the others hear of it, and ends this process."""
+        text = f"worker {who} of {self._count} is lost: {reason}; worker {self._index} stops"
+        with contextlib.suppress(Exception):
+            self._say(f"lost {who} {reason}")
+        if self._index == 0:
+            time.sleep(3 * _BEAT)  # the store ends with this process: the others must read it first
+        _end(text)
+
+
+def _end(text: str) -> None:
+    """Ends this process with one line, from whatever thread."""
+    sys.stderr.write(f"discover: {text}. Start all workers again with --resume\n")
+    sys.stderr.flush()
+    os._exit(LOST_WORKER)
