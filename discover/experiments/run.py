@@ -41,7 +41,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +65,7 @@ from discover.experiments.build import (
     traced_names,
 )
 from discover.experiments.config import Config, ConfigError
+from discover.experiments.results import MemberResult, RunResult, describe, member_summaries, result_of
 from discover.experiments.run_directory import RunDirectory
 from discover.experiments.team import Team
 from discover.training.checkpoint import Checkpoints
@@ -79,30 +79,6 @@ from discover.training.schedule import factor
 from discover.training.signals import StopRequest
 
 __all__ = ["Member", "MemberResult", "RunResult", "load_params", "run"]
-
-
-@dataclass(frozen=True)
-class MemberResult:
-    """One member's end and its lines of the metrics."""
-
-    seed: int
-    hyperparameters: dict[str, float]
-    final: dict[str, dict[str, float]] | None
-    diverged_at: int | None
-    metrics: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run."""
-
-    status: str
-    steps: int
-    out_dir: Path | None
-    steps_per_second: float | None
-    compile_seconds: float
-    members: list[MemberResult]
-    summary: dict[str, Any]
 
 
 def run(
@@ -157,9 +133,10 @@ def run(
         if out_dir is not None:
             path = Path(out_dir)
             directory = stack.enter_context(RunDirectory(path) if team is None else team.directory(path))
-            finished = directory.open(config, _describe(everyone), resume=resume)
+            finished = directory.open(config, describe(everyone), resume=resume)
             if finished:
-                return _recorded(directory, everyone, explicit)
+                summary = records.read_summary(directory.path) or {}
+                return result_of(summary, records.read_metrics(directory.path), directory.path, explicit)
         job = _Job(
             config,
             everyone,
@@ -177,7 +154,7 @@ def run(
         if directory is not None:
             devices = [device.device_kind for device in jax.devices()]
             argv = list(sys.argv if command is None else command)
-            directory.begin(config, _describe(everyone), records.environment(devices, jax.default_backend(), argv))
+            directory.begin(config, describe(everyone), records.environment(devices, jax.default_backend(), argv))
         try:
             return job.train()
         except (RunError, KeyboardInterrupt) as error:
@@ -258,11 +235,11 @@ class _Job:
         summary = self.summary("finished")
         if self.directory is not None:
             self.directory.end(summary)
-        return _result(summary, self.lines, self.directory, self.explicit)
+        return result_of(summary, self.lines, self.directory.path if self.directory else None, self.explicit)
 
     def summary(self, status: str) -> dict[str, Any]:
         """What is known now, as summary.json has it."""
-        members = _member_summaries(self.everyone, self.lines, self.diverged_at, self.steps, self.explicit)
+        members = member_summaries(self.everyone, self.lines, self.diverged_at, self.steps, self.explicit)
         rate = self.trained_steps / self.train_seconds if self.train_seconds > 0 else None
         return {
             "status": status,
@@ -444,56 +421,6 @@ def load_params(out_dir: Path | str, *, which: str = "last") -> tuple[Config, An
     from discover.experiments.restore import restore_params
 
     return restore_params(Path(out_dir), which=which)
-
-
-def _describe(members: Sequence[Member]) -> list[dict[str, Any]]:
-    return [{"seed": m.seed, "hyperparameters": dict(m.hyperparameters)} for m in members]
-
-
-def _member_summaries(
-    members: Sequence[Member], lines: list[dict[str, Any]], diverged_at: dict[int, int], steps: int, explicit: bool
-) -> list[dict[str, Any]]:
-    finals: dict[int, dict[str, dict[str, float]]] = {}
-    by_seed = {member.seed: index for index, member in enumerate(members)}
-    for line in lines:
-        if line["kind"] == "eval" and line["step"] == steps:
-            index = line["member"] if explicit else by_seed[line["seed"]]
-            finals.setdefault(index, {})[line["split"]] = {"loss": line["loss"], "accuracy": line["accuracy"]}
-    return [
-        {
-            "seed": member.seed,
-            "hyperparameters": dict(member.hyperparameters),
-            "final": finals.get(index),
-            "diverged_at": diverged_at.get(index),
-        }
-        for index, member in enumerate(members)
-    ]
-
-
-def _result(
-    summary: dict[str, Any], lines: list[dict[str, Any]], directory: RunDirectory | None, explicit: bool
-) -> RunResult:
-    own: dict[int, list[dict[str, Any]]] = {index: [] for index in range(len(summary["members"]))}
-    by_seed = {member["seed"]: index for index, member in enumerate(summary["members"])}
-    for line in lines:
-        own[line["member"] if explicit else by_seed[line["seed"]]].append(line)
-    members = [MemberResult(**member, metrics=own[index]) for index, member in enumerate(summary["members"])]
-    return RunResult(
-        status=summary["status"],
-        steps=summary["steps"],
-        out_dir=None if directory is None else directory.path,
-        steps_per_second=summary["steps_per_second"],
-        compile_seconds=summary["compile_seconds"],
-        members=members,
-        summary=summary,
-    )
-
-
-def _recorded(directory: RunDirectory, members: Sequence[Member], explicit: bool) -> RunResult:
-    del members
-    summary = records.read_summary(directory.path)
-    assert summary is not None
-    return _result(summary, records.read_metrics(directory.path), directory, explicit)
 
 
 @contextlib.contextmanager
