@@ -95,6 +95,13 @@ def test_kmeans_finds_separated_blobs():
     assert np.array_equal(found.assignments, Clustering.kmeans(points, 4, seed=1).assignments)
 
 
+def test_kmeans_finds_separated_blobs_among_many_examples():
+    truth = np.arange(20_001) % 3
+    points = np.random.default_rng(0).normal(size=(len(truth), 2)) * 0.1 + np.eye(3)[truth][:, :2] * 10
+    found = Clustering.kmeans(points, 3)
+    assert len(np.unique(np.stack([truth, found.assignments]), axis=1).T) == 3
+
+
 def test_kmeans_takes_pixels_or_an_embedding(digits):
     by_pixels = cluster(digits, "kmeans", num_clusters=5)
     assert by_pixels.num_clusters == 5
