@@ -3,9 +3,10 @@
 `jax.vmap` of a gradient over groups turns each convolution's weight gradient into a convolution with feature
 groups, which is slow on every backend. Everything else in a network batches well: with shared weights the forward
 pass and the gradient of the input see one large batch. So only the weight gradient gets a batching rule of its
-own: one ordinary convolution per group.
+own: one ordinary convolution per group, and on a GPU one kernel for all groups (`weight_gradient.py`).
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
+
+from discover.optim import weight_gradient
 
 
 def grouped_conv_general_dilated(
@@ -81,11 +84,13 @@ _conv.defvjp(_conv_forward, _conv_backward)
 
 
 def _weight_gradient(options, rhs, lhs, cotangent):
-    shape = jax.ShapeDtypeStruct(rhs.shape, rhs.dtype)
-
     def plain(lhs, cotangent):
-        return jax.linear_transpose(lambda w: lax.conv_general_dilated(lhs, w, *options), shape)(cotangent)[0]
+        return jax.linear_transpose(lambda w: lax.conv_general_dilated(lhs, w, *options), rhs_shape)(cotangent)[0]
 
+    def one_after_the_other(lhs, cotangent):
+        return jnp.stack([plain(lhs[k], cotangent[k]) for k in range(lhs.shape[0])])
+
+    rhs_shape = jax.ShapeDtypeStruct(rhs.shape, rhs.dtype)
     by_group = custom_vmap(plain)
 
     @by_group.def_vmap
@@ -93,6 +98,26 @@ def _weight_gradient(options, rhs, lhs, cotangent):
         if not all(in_batched):
             axes = tuple(0 if batched else None for batched in in_batched)
             return jax.vmap(plain, axes)(lhs, cotangent), True
-        return jnp.stack([plain(lhs[k], cotangent[k]) for k in range(axis_size)]), True
+        fast = _fast_weight_gradient(options, rhs, lhs, cotangent)
+        split = one_after_the_other if fast is None or axis_size == 1 else fast
+        return split(lhs, cotangent), True
 
     return by_group(lhs, cotangent)
+
+
+def _fast_weight_gradient(options, rhs, lhs, cotangent):
+    """All groups at once on a GPU, or None where the kernel does not fit."""
+    strides, padding, lhs_dilation, rhs_dilation, dims, feature_groups, batch_groups, *_ = options
+    channels_last = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+    undilated = all(d in (None, (1, 1)) for d in (lhs_dilation, rhs_dilation))
+    if dims != channels_last or not undilated or feature_groups != 1 or batch_groups != 1:
+        return None
+    taps, channels, outputs = rhs.shape[:2], *rhs.shape[2:]
+    positions = math.prod(cotangent.shape[1:-1])
+    window = weight_gradient.Window(taps, strides, padding)
+    tiles = weight_gradient.choose_tiles(window, channels, outputs, positions)
+    fits = max(lhs.size, cotangent.size, lhs.shape[0] * rhs.size) < 2**31  # the kernel counts in int32
+    half = {lhs.dtype, rhs.dtype, cotangent.dtype} in ({jnp.dtype(jnp.bfloat16)}, {jnp.dtype(jnp.float16)})
+    if jax.default_backend() != "gpu" or tiles is None or not fits or not half:
+        return None
+    return lambda lhs, cotangent: weight_gradient.grouped_weight_gradient(lhs, cotangent, window, tiles)

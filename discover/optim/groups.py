@@ -14,7 +14,7 @@ MODES = ("vmap", "map")
 
 
 def group_value_and_grad(
-    loss_fn: Callable[..., Any], *, has_aux: bool = False, mode: str = "vmap"
+    loss_fn: Callable[..., Any], *, has_aux: bool = False, mode: str = "vmap", matrix_dtype: Any = None
 ) -> Callable[..., Any]:
     """One loss and one gradient per group.
 
@@ -23,6 +23,9 @@ def group_value_and_grad(
         With a key it is called as `loss_fn(params, group, *shared, key=group_key)`.
       has_aux: whether `loss_fn` returns `(loss, aux)`.
       mode: "vmap" works on all groups at once; "map" on one after the other, for the least memory.
+      matrix_dtype: for a model that computes in this dtype and casts its weights to it first thing: cast parameters of
+        two or more dimensions before differentiating, so that their gradients stay in it until the update (half
+        the memory traffic in bfloat16, and the same numbers).
 
     Returns:
       `f(params, batch, *shared, key=None)` with batch leaves [G, b, ...]. It returns losses [G] (with aux:
@@ -42,6 +45,8 @@ def group_value_and_grad(
     value_and_grad = jax.value_and_grad(loss_fn, has_aux=has_aux)
 
     def per_group(params: Any, batch: Any, *shared: Any, key: jax.Array | None = None) -> Any:
+        if matrix_dtype is not None:
+            params = jax.tree.map(lambda p: p.astype(matrix_dtype) if p.ndim > 1 else p, params)
         num_groups = _num_groups(batch)
         keys = None if key is None else jax.random.split(key, num_groups)
 

@@ -1,0 +1,143 @@
+"""One weight gradient per group of a convolution, as one GPU kernel instead of one library call per group.
+
+For padded x [G, b, H, W, C], dy [G, b, H', W', O] and a window of h × w taps with strides s,
+
+    dW[g, i, j, c, o] = Σ_{n, u, v} x[g, n, u·s + i, v·s + j, c] · dy[g, n, u, v, o]
+
+is for each group a matrix product over its b·H'·W' positions. With channels last, the w taps of one row lie next to
+each other in memory (w·C numbers from the window's first pixel on), so they form one side of the product without being
+gathered first. One library call per group would leave the GPU partly idle at the end of each and need the results
+stacked; here all groups share one launch and one output.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+# Of the GPU that the tiles were chosen on, an H200; on another one they may only cost some speed.
+MULTIPROCESSORS = 132
+TENSOR_RATE = 5e14  # operations a second that the kernel reaches when the GPU is full
+MEMORY_RATE = 4.3e12  # bytes a second
+
+
+class Window(NamedTuple):
+    """A two-dimensional convolution's window."""
+
+    taps: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[tuple[int, int], tuple[int, int]]
+
+
+class Tiles(NamedTuple):
+    """How the product is cut up."""
+
+    rows: int  # of taps × channels
+    columns: int  # of outputs
+    positions: int  # summed at a time
+    warps: int
+    stages: int
+    at_once: int  # how many fit on a multiprocessor
+
+
+def choose_tiles(window: Window, channels: int, outputs: int, positions: int) -> Tiles | None:
+    """The tiles measured fastest on an H200 (docs/performance.md), or None where the kernel does not fit."""
+    if channels % 16 or outputs % 16 or positions % 64:
+        return None
+    if window.taps[1] * channels <= 64:
+        return Tiles(64, 64 if outputs >= 64 else 32, 64, 4, 4, 3)
+    if outputs % 128 == 0:
+        return Tiles(128, 128, 64, 4, 3, 2)
+    if 128 < outputs < 256:
+        return Tiles(128, 256, 64, 8, 3, 1)
+    return Tiles(128, 64, 64, 4, 4, 2)
+
+
+def choose_parts(window: Window, tiles: Tiles, x_shape: tuple[int, ...], outputs: int, positions: int) -> int:
+    """Into how many parts to cut each group, so that the last wave of tiles does not leave the GPU half empty.
+
+    Parts are summed afterwards, so they cost a pass over their sums: the estimate weighs one against the other.
+    """
+    num_groups, images, *_, channels = x_shape
+    weights = window.taps[0] * window.taps[1] * channels * outputs
+    rows = -(-window.taps[1] * channels // tiles.rows)
+    one_part = num_groups * window.taps[0] * rows * -(-outputs // tiles.columns)
+    at_once = MULTIPROCESSORS * tiles.at_once
+
+    def seconds(parts):
+        busy = one_part * parts / at_once / -(-one_part * parts // at_once)
+        sums = 2 * 4 * num_groups * parts * weights if parts > 1 else 0
+        return 2 * num_groups * positions * weights / (TENSOR_RATE * busy) + sums / MEMORY_RATE
+
+    allowed = [n for n in (1, 2, 4, 8, 16) if images % n == 0 and positions // n % tiles.positions == 0]
+    return min(allowed, key=seconds)
+
+
+def grouped_weight_gradient(
+    x: jax.Array, dy: jax.Array, window: Window, tiles: Tiles, *, parts: int | None = None, interpret: bool = False
+) -> jax.Array:
+    """dW [G, h, w, C, O] from unpadded x [G, b, H, W, C] and dy [G, b, H', W', O]; summed in float32, in x's dtype."""
+    num_groups, images, *_, channels = x.shape
+    positions, outputs = images * dy.shape[2] * dy.shape[3], dy.shape[-1]
+    if parts is None:
+        parts = choose_parts(window, tiles, x.shape, outputs, positions)
+    x = jnp.pad(x, ((0, 0), (0, 0), *window.padding, (0, 0)))
+    kernel = functools.partial(
+        _kernel,
+        window=window,
+        tiles=tiles,
+        image=x.shape[2:],
+        result=dy.shape[2:],
+        positions=positions // parts,
+    )
+    call = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(
+            (num_groups * parts * window.taps[0] * window.taps[1] * channels * outputs,),
+            x.dtype if parts == 1 else jnp.float32,
+        ),
+        grid=(
+            pl.cdiv(window.taps[1] * channels, tiles.rows),
+            pl.cdiv(outputs, tiles.columns),
+            num_groups * parts * window.taps[0],
+        ),
+        compiler_params=plgpu.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
+        interpret=interpret,
+        name="grouped_weight_gradient",
+    )
+    grads = call(x.reshape(-1), dy.reshape(-1)).reshape(num_groups, parts, *window.taps, channels, outputs)
+    return grads[:, 0] if parts == 1 else jnp.sum(grads, axis=1).astype(x.dtype)
+
+
+def _kernel(x_ref, dy_ref, out_ref, *, window, tiles, image, result, positions):
+    (tap_rows, tap_columns), (stride_y, stride_x), _ = window
+    height, width, channels = image
+    out_height, out_width, outputs = result
+    part, tap_row = pl.program_id(2) // tap_rows, pl.program_id(2) % tap_rows
+    rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)  # (tap in the row, channel)
+    columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
+    row_inside, column_inside = rows < tap_columns * channels, columns < outputs
+
+    def add_positions(step, total):
+        position = part * positions + step * tiles.positions + jnp.arange(tiles.positions)
+        number, place = position // (out_height * out_width), position % (out_height * out_width)
+        y, x = place // out_width * stride_y + tap_row, place % out_width * stride_x
+        first = ((number * height + y) * width + x) * channels
+        pixels = plgpu.load(x_ref.at[first[:, None] + rows[None, :]], mask=row_inside[None, :], other=0)
+        cotangents = plgpu.load(
+            dy_ref.at[(position * outputs)[:, None] + columns[None, :]], mask=column_inside[None, :], other=0
+        )
+        return total + plgpu.dot(pixels.T, cotangents)
+
+    nothing = jnp.zeros((tiles.rows, tiles.columns), jnp.float32)
+    total = lax.fori_loop(0, positions // tiles.positions, add_positions, nothing)
+    place = (part * tap_rows + tap_row) * tap_columns * channels + rows
+    plgpu.store(
+        out_ref.at[(place * outputs)[:, None] + columns[None, :]],
+        total.astype(out_ref.dtype),
+        mask=row_inside[:, None] & column_inside[None, :],
+    )

@@ -1,0 +1,112 @@
+"""The GPU kernels equal the plain versions to rounding (here in Pallas's interpreter), and lower for CUDA."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from discover.optim import family, update_kernel
+from discover.optim.weight_gradient import Tiles, Window, choose_tiles, grouped_weight_gradient
+
+pytestmark = pytest.mark.float32
+
+
+def batch(num_groups, num_clusters, shape, buffer_dtype, estimate=False):
+    rng = np.random.default_rng(num_groups)
+    ids = jnp.asarray(rng.integers(-1, num_clusters, num_groups), jnp.int32)
+    sizes = jnp.asarray(rng.integers(0, 4, num_groups))
+    seen = jnp.asarray(rng.integers(1, 50, num_clusters), jnp.float32) if estimate else None
+    weights, _ = family.batch_weights(
+        ids, sizes, jnp.full(num_clusters, 1 / num_clusters), seen, correction=0.2, rate=family.proportional_rate(0.9)
+    )
+    grads = rng.normal(size=(num_groups, *shape))
+    grads[~np.asarray(weights.valid)] = np.nan
+    mean, buffers = rng.normal(size=shape), rng.normal(size=(num_clusters, *shape))
+    return weights, jnp.asarray(grads, jnp.float32), jnp.asarray(mean, jnp.float32), jnp.asarray(buffers, buffer_dtype)
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "num_clusters", "shape", "dtype", "estimate"),
+    [
+        (1, 3, (3, 3, 2, 5), jnp.float32, False),
+        (4, 5, (37, 11), jnp.float32, True),
+        (8, 3, (600,), jnp.bfloat16, False),
+        (5, 100, (), jnp.float32, False),
+    ],
+)
+def test_the_update_kernel_equals_the_rule(num_groups, num_clusters, shape, dtype, estimate):
+    case = batch(num_groups, num_clusters, shape, dtype, estimate)
+    plain = family.apply_rule(*case)
+    kernel = update_kernel.apply_rule(update_kernel.pack(case[0]), *case[1:], interpret=True)
+    for name, expected, actual in zip(("direction", "mean", "buffers"), plain, kernel):
+        assert actual.shape == expected.shape
+        assert actual.dtype == expected.dtype
+        wide = [np.asarray(a, np.float32) for a in (actual, expected)]
+        tolerance = 1e-2 if name == "buffers" and dtype == jnp.bfloat16 else 2e-6
+        np.testing.assert_allclose(*wide, atol=tolerance, err_msg=name)
+
+
+def reference(x, dy, window):
+    shape = jax.ShapeDtypeStruct((*window.taps, x.shape[-1], dy.shape[-1]), x.dtype)
+
+    def one(x, dy):
+        def conv(w):
+            return lax.conv_general_dilated(
+                x, w, window.strides, window.padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        return jax.linear_transpose(conv, shape)(dy)[0]
+
+    return jax.vmap(one)(x, dy)
+
+
+@pytest.mark.parametrize(
+    ("image", "window"),
+    [
+        ((8, 8), Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+        ((8, 8), Window((3, 3), (2, 2), ((0, 1), (0, 1)))),
+        ((6, 10), Window((1, 3), (1, 1), ((0, 0), (2, 0)))),
+        ((9, 5), Window((3, 1), (2, 1), ((0, 0), (0, 0)))),
+    ],
+)
+def test_the_weight_gradient_kernel_equals_the_convolutions(image, window):
+    rng = np.random.default_rng(0)
+    sizes = [(n + sum(p) - t) // s + 1 for n, t, s, p in zip(image, *window)]
+    x = jnp.asarray(rng.normal(size=(2, 2, *image, 16)), jnp.float32)
+    dy = jnp.asarray(rng.normal(size=(2, 2, *sizes, 24)), jnp.float32)
+    positions = 2 * sizes[0] * sizes[1]
+    for parts in (1, 2):
+        tiles = Tiles(32, 16, positions // parts, 4, 2, 1)
+        kernel = grouped_weight_gradient(x, dy, window, tiles, parts=parts, interpret=True)
+        np.testing.assert_allclose(kernel, reference(x, dy, window), atol=1e-4)
+
+
+def test_the_kernels_lower_for_cuda_at_the_papers_shapes():
+    def shaped(*shape, dtype=jnp.bfloat16):
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    for size, channels in ((32, 160), (16, 320), (8, 640)):
+        tiles = choose_tiles(window, channels, channels, 32 * size * size)
+        x = shaped(8, 32, size, size, channels)
+        traced = jax.jit(lambda x, dy, t=tiles: grouped_weight_gradient(x, dy, window, t)).trace(x, x)
+        assert "grouped_weight_gradient" in traced.lower(lowering_platforms=("cuda",)).as_text()
+    weights, *_ = batch(8, 10, (5,), jnp.float32)
+    case = (
+        update_kernel.pack(weights),
+        shaped(8, 1000),
+        shaped(1000, dtype=jnp.float32),
+        shaped(10, 1000, dtype=jnp.float32),
+    )
+    assert (
+        "discover_update"
+        in jax.jit(update_kernel.apply_rule).trace(*case).lower(lowering_platforms=("cuda",)).as_text()
+    )
+
+
+def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    assert choose_tiles(window, 3, 16, 1024) is None
+    assert choose_tiles(window, 16, 10, 1024) is None
+    assert choose_tiles(window, 16, 16, 100) is None
