@@ -83,7 +83,7 @@ class MetricsWriter:
         ...         writer.write([{"kind": "train", "seed": 0, "step": 10, "loss": 2.5}])
         ...         length = writer.sync()
         ...     print(length, read_metrics(Path(folder)))
-        52 [{'kind': 'train', 'seed': 0, 'step': 10, 'loss': 2.5}]
+        54 [{'kind': 'train', 'seed': 0, 'step': 10, 'loss': 2.5}]
     """
 
     def __init__(self, path: Path, *, length: int | None = None):
