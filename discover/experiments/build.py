@@ -248,6 +248,7 @@ def build_programs(
         prepare,
         merge_groups=merge_groups,
         group_mode=training.group_mode,
+        matrix_dtype=_matrix_dtype(config),
         placement=placement,
     )
     make_programs = Programs if placement is None else partial(MeshPrograms, placement)
@@ -258,6 +259,12 @@ def build_programs(
         steps_per_dispatch=training.steps_per_dispatch,
         member_mode=mode,
     )
+
+
+def _matrix_dtype(config: Config) -> Any:
+    """Half-precision gradients stay so until the update, where the model casts its weights before anything else."""
+    casts_first = config.model.name != "resnet"  # which standardizes them in float32
+    return jnp.dtype(config.model.dtype) if casts_first and config.model.dtype != "float32" else None
 
 
 def _member_mode(config: Config) -> str:

@@ -61,6 +61,10 @@ def over_members(mode: str, function: Callable[..., Any], arguments: Any) -> Any
     """
     if mode == "map":
         return jax.lax.map(lambda a: function(*a), arguments)
+    if (
+        jax.tree.leaves(arguments)[0].shape[0] == 1
+    ):  # an axis of one would still turn each convolution into a batched one
+        return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], arguments)))
     return jax.vmap(function)(*arguments)
 
 

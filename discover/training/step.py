@@ -55,6 +55,7 @@ def make_step(
     *,
     merge_groups: bool,
     group_mode: str = "vmap",
+    matrix_dtype: Any = None,
     placement: MeshPlacement | None = None,
 ) -> Step:
     """Builds the step that every optimizer shares.
@@ -70,6 +71,7 @@ def make_step(
         merge_groups: hand the whole batch over as one group. Exact for optimizers that average the groups
             anyway, and cheaper.
         group_mode: `vmap` or `map`, see :func:`discover.optim.group_value_and_grad`.
+        matrix_dtype: the dtype in which the gradients of matrices reach the optimizer, see there.
         placement: spreads the groups over several devices, each of which merges its own. The batch then carries its
             examples in place of their indices, and the optimizer clips.
 
@@ -86,7 +88,7 @@ def make_step(
         count = jnp.maximum(jnp.sum(weights), 1)
         return jnp.sum(losses * weights) / count, jnp.sum(right * weights) / count
 
-    gradients = group_value_and_grad(group_loss, has_aux=True, mode=group_mode)
+    gradients = group_value_and_grad(group_loss, has_aux=True, mode=group_mode, matrix_dtype=matrix_dtype)
 
     def gradients_of_groups(
         params: Any, batch: StepBatch, images: jax.Array, augment_keys: jax.Array, dropout_keys: jax.Array
