@@ -7,6 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from discover.cli.devices import (
+    CoordinatorOption,
+    DevicesOption,
+    NumProcessesOption,
+    ProcessIdOption,
+    WorkerTimeoutOption,
+    gather_team,
+)
 from discover.cli.options import (
     DataOption,
     JsonOption,
@@ -42,6 +50,11 @@ def train(
     ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")] = False,
     json_file: JsonOption = None,
+    devices: DevicesOption = None,
+    coordinator: CoordinatorOption = None,
+    num_processes: NumProcessesOption = None,
+    process_id: ProcessIdOption = None,
+    worker_timeout: WorkerTimeoutOption = 60.0,
 ) -> None:
     """Train one optimizer, over all seeds of the preset, and leave records, checkpoints, figures and a page."""
     from discover.cli.errors import CommandError
@@ -55,9 +68,13 @@ def train(
         config = config.with_values({"optimizer.learning_rate": learning_rate})
     config = config.check()
     directory = out or Path("runs") / f"{preset}-{optimizer}"
-    if overwrite:
+    team = gather_team(devices, coordinator, num_processes, process_id, worker_timeout)
+    if overwrite and (team is None or team.first):
         remove_run(directory)
-    summary = _train(config, directory, resume, tensorboard, f"{preset} {optimizer}")
+    hint = "with --resume instead of --overwrite" if overwrite else "with --resume"
+    summary = _train(config, directory, resume, tensorboard, f"{preset} {optimizer}", hint, team)
+    if team is not None and not team.first:
+        return  # the first process shows the results of all
     _show(directory, quiet=json_file == "-")
     write_result(json_file, summary)
 
@@ -78,7 +95,9 @@ def remove_run(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _train(config: Any, directory: Path, resume: bool, tensorboard: bool, name: str) -> dict[str, Any]:
+def _train(
+    config: Any, directory: Path, resume: bool, tensorboard: bool, name: str, hint: str, team: Any
+) -> dict[str, Any]:
     from discover.cli.console import Watcher, live_bars
     from discover.cli.errors import CommandError
 
@@ -87,11 +106,14 @@ def _train(config: Any, directory: Path, resume: bool, tensorboard: bool, name: 
         from discover.experiments.run import run
 
         try:
-            return run(config, directory, resume=resume, progress=watcher, tensorboard=tensorboard).summary
+            return run(config, directory, resume=resume, progress=watcher, tensorboard=tensorboard, team=team).summary
         except Exception as error:
             code = getattr(error, "exit_code", 0)
             if code > 128:  # a signal, with the run's state written
-                stopped = CommandError(f"{error}; run the same command with --resume to continue in {directory}")
+                step = f" at step {error.step}" if hasattr(error, "step") else ""  # pyright: ignore
+                stopped = CommandError(
+                    f"stopped{step}, and nothing is lost: run the same command {hint} to continue in {directory}"
+                )
                 stopped.exit_code = code
                 raise stopped from None
             raise

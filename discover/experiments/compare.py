@@ -169,11 +169,12 @@ def first_steps(metrics: Iterable[dict[str, Any]], seeds: Sequence[int], target:
     return [first.get(seed) for seed in seeds]
 
 
-def measure_speed(plan: Plan, rows: list[dict[str, Any]], shared: _Shared, rounds: int = 3) -> None:
+def measure_speed(plan: Plan, rows: list[dict[str, Any]], shared: _Shared, rounds: int = 6) -> None:
     """Times short trainings again, the optimizers taking turns, and keeps each one's best steps per second.
 
-    A training of a second says little: the first one pays for waking up, and other programs come and go. Where training
-    took longer than :data:`LONG` its own time is good enough.
+    A training of a second says little: the first one pays for waking up, and other programs come and go. Many short
+    rounds, of which the best counts, are the least disturbed. Where training took longer than :data:`LONG` its own
+    time is good enough.
     """
     from discover.experiments.run import run
 
@@ -182,7 +183,9 @@ def measure_speed(plan: Plan, rows: list[dict[str, Any]], shared: _Shared, round
     for _ in range(rounds if len(rows) > 1 else 0):
         for row in short:
             config = entries[row["label"]].config
-            timed = config.with_values({"training.eval_every": 0, "training.on_nonfinite": "drop"})
+            few = min(50, config.training.steps or 50)
+            changes = {"training.steps": few, "training.epochs": None, "training.eval_every": 0}
+            timed = config.with_values({**changes, "training.on_nonfinite": "drop"})
             result = run(timed, None, members=_members(plan), programs=shared.programs, dataset=shared.dataset(config))
             row["steps_per_second"] = max(row["steps_per_second"] or 0, result.steps_per_second or 0) or None
 
