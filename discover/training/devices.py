@@ -46,10 +46,10 @@ def make_mesh(devices: str | int = "all") -> Mesh:
     if jax.process_count() > 1:
         raise RunError(f"with several processes all devices are used: give `all` as their number, not {count}")
     if not 1 <= count <= len(everyone):
-        kind = everyone[0].device_kind
-        raise RunError(
-            f"the number of devices must be from 1 to {len(everyone)} (there are {len(everyone)} {kind}), got {count}"
-        )
+        hint = ""
+        if everyone[0].platform == "cpu":
+            hint = f"; to simulate them on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count={count}"
+        raise RunError(f"the number of devices must be from 1 to {len(everyone)}, got {count}{hint}")
     return Mesh(np.array(everyone[:count]), (AXIS,))
 
 

@@ -32,7 +32,10 @@ LOST_WORKER = 75
 """Exit code of a process that stopped because another one was lost (EX_TEMPFAIL: start all again)."""
 
 TIMEOUT = 60.0
-"""Seconds without a sign of life, or without progress where others have progressed, after which a worker is lost."""
+"""Seconds without progress, where others have progressed, after which a worker is lost.
+
+A third of it is enough without a sign of life, which a process gives every second whatever it is busy with.
+"""
 
 _BEAT = 1.0  # seconds between signs of life
 _CERTAIN = 5.0  # seconds without one that are enough when a collective has failed already
@@ -63,8 +66,8 @@ def connect(
         raise RunError(f"--num-processes must be at least 1, got {num_processes}")
     if process_id is not None and not 0 <= process_id < (num_processes or 1):
         raise RunError(f"--process-id must be from 0 to {(num_processes or 1) - 1}, got {process_id}")
-    if timeout < 3 * _BEAT:
-        raise RunError(f"--worker-timeout must be at least {3 * _BEAT:g} seconds, got {timeout:g}")
+    if timeout < 9 * _BEAT:
+        raise RunError(f"--worker-timeout must be at least {9 * _BEAT:g} seconds, got {timeout:g}")
     try:
         jax.distributed.initialize(
             coordinator,
@@ -213,7 +216,7 @@ class SharedStop(StopRequest):
         super().__init__()
 
     @property
-    def signal(self) -> int | None:  # pyright: ignore
+    def signal(self) -> int | None:
         self._reads += 1
         self._beat()
         key = f"{_PREFIX}/stop"
@@ -228,7 +231,7 @@ class SharedStop(StopRequest):
         return number if self._reads >= at else None
 
     @signal.setter
-    def signal(self, value: int | None) -> None:
+    def signal(self, value: int | None) -> None:  # pyright: ignore
         self._own = value
 
     def _note(self, number: int, frame: Any) -> None:
@@ -278,7 +281,7 @@ class _Watch(threading.Thread):
         self._client.key_value_set(f"{_PREFIX}/signs/{self._index}", sign, allow_overwrite=True)
 
     def _patience(self) -> float:
-        return min(_CERTAIN, self._timeout) if self.suspicious else self._timeout
+        return min(_CERTAIN, self._timeout / 3) if self.suspicious else self._timeout / 3
 
     def _look(self, who: int, sign: str) -> None:
         now = time.monotonic()

@@ -1,0 +1,144 @@
+"""Training on simulated devices: the numbers of one device, and checkpoints that move between device counts."""
+
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from discover.experiments.config import Config
+from discover.experiments.run import load_params, run
+from discover.experiments.team import Team
+from discover.training.checkpoint import as_wanted, to_read
+from discover.training.devices import make_mesh
+from discover.training.errors import RunError, RunStopped
+from discover.training.processes import connect
+from discover.training.progress import Quiet
+
+CONFIG = Config().override(
+    [
+        "model.name=mlp",
+        "model.width=9",
+        "model.depth=1",
+        "batches.groups=8",
+        "batches.group_size=4",
+        "training.seeds=0,1",
+        "training.steps=16",
+        "training.steps_per_dispatch=4",
+        "training.eval_every=8",
+        "training.checkpoint_every=4",
+        "optimizer.learning_rate=0.3",
+    ]
+)
+
+
+class StopAt(Quiet):
+    """Asks the run to stop when it has come so far."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def advance(self, *, step, **_):
+        if step >= self.step:
+            signal.raise_signal(signal.SIGTERM)
+            self.step = 10**9
+
+
+@pytest.fixture(scope="module")
+def programs():
+    return {}
+
+
+def assert_same_result(got, want):
+    for one, other in zip(got.members, want.members):
+        assert [(x["kind"], x["step"]) for x in one.metrics] == [(x["kind"], x["step"]) for x in other.metrics]
+        np.testing.assert_allclose(
+            [x["loss"] for x in one.metrics], [x["loss"] for x in other.metrics], rtol=2e-5, atol=1e-6
+        )
+        accuracies = ([x["accuracy"] for x in run.metrics] for run in (one, other))
+        np.testing.assert_allclose(*accuracies, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["optimizer.name=discover_igt", "optimizer.clip_norm=0.5"],
+        ["optimizer.name=momentum", "optimizer.clip_norm=0.5", "optimizer.weight_decay=0.01"],
+    ],
+)
+def test_a_run_on_several_devices_is_the_run_on_one(settings, programs):
+    config = CONFIG.override(settings)
+    assert_same_result(run(config, None, team=Team(4), programs=programs), run(config, None, programs=programs))
+
+
+def test_a_run_moves_from_four_devices_to_two_and_to_one(tmp_path, programs):
+    config = CONFIG.override(["optimizer.name=discover"])
+    unbroken = run(config, None, programs=programs)
+    for step, team in ((4, Team(4)), (8, Team(2))):
+        with pytest.raises(RunStopped):
+            run(config, tmp_path / "run", resume=step > 4, team=team, progress=StopAt(step), programs=programs)
+    finished = run(config, tmp_path / "run", resume=True, programs=programs)
+    assert_same_result(finished, unbroken)
+    shapes = jax.tree.map(np.shape, load_params(tmp_path / "run")[1])
+    assert shapes["head"]["kernel"] == (2, 9, 10)
+
+
+def test_a_run_moves_from_one_device_to_four(tmp_path, programs):
+    config = CONFIG.override(["optimizer.name=discover"])
+    with pytest.raises(RunStopped):
+        run(config, tmp_path / "run", progress=StopAt(4), programs=programs)
+    finished = run(config, tmp_path / "run", resume=True, team=Team(4), programs=programs)
+    assert_same_result(finished, run(config, None, programs=programs))
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        ((2, 3, 5, 7), (2, 3, 36, 1)),  # whole, to slices of four devices
+        ((2, 3, 36, 1), (2, 3, 5, 7)),  # and back
+        ((2, 3, 36, 1), (2, 3, 40, 1)),  # slices of four devices, to eight
+        ((2, 3, 40, 1), (2, 3, 36, 1)),
+        ((2,), (2, 8)),  # a scalar parameter
+        ((2, 8), (2,)),
+        ((2, 7), (2, 8)),
+        ((2, 3), (2, 3)),
+    ],
+)
+def test_arrays_of_checkpoints_fit_any_number_of_devices(stored, wanted):
+    lead = next((i for i, (a, b) in enumerate(zip(stored, wanted)) if a != b), min(len(stored), len(wanted)))
+    rows, count = int(np.prod(stored[:lead])), min(int(np.prod(stored[lead:])), int(np.prod(wanted[lead:])))
+    values = np.zeros((rows, int(np.prod(stored[lead:]))), np.float32)
+    values[:, :count] = 1 + np.arange(rows * count).reshape(rows, count)
+    target = jax.ShapeDtypeStruct(wanted, np.float32)
+    asked = to_read(stored, target)
+    # What the storage does on reading: it cuts, or adds zeros, at the end of each dimension.
+    read = np.zeros(asked.shape, np.float32)
+    common = tuple(slice(0, min(a, b)) for a, b in zip(stored, asked.shape))
+    assert len(stored) == len(asked.shape)
+    read[common] = values.reshape(stored)[common]
+    got = np.asarray(as_wanted(jax.numpy.asarray(read), target))
+    assert got.shape == wanted
+    np.testing.assert_array_equal(got.reshape(rows, -1)[:, :count], values[:, :count])
+    assert not got.reshape(rows, -1)[:, count:].any()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: run(CONFIG.override(["batches.groups=6"]), None, team=Team(4)),
+            "multiple of the 4 devices, got 6.*=8",
+        ),
+        (lambda: make_mesh(9), "from 1 to 8, got 9; .*device_count=9"),
+        (lambda: make_mesh("many"), "`all` or a whole number, got 'many'"),
+        (lambda: run(CONFIG.override(["training.track_variance=4"]), None, team=Team(2)), "one device only"),
+        (lambda: connect("localhost:1234", 2, None), "--process-id is missing"),
+        (lambda: connect("localhost", 2, 0), "HOST:PORT, got 'localhost'"),
+        (lambda: connect("localhost:1234", 0, 0), "at least 1, got 0"),
+        (lambda: connect("localhost:1234", 2, 2), "from 0 to 1, got 2"),
+        (lambda: connect("localhost:1234", 2, 1, timeout=1), "at least 9 seconds, got 1"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(call, says):
+    with pytest.raises(RunError, match=says):
+        call()
