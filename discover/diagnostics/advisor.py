@@ -14,7 +14,7 @@ a whole training run much less than r is won, since buffers lag behind and noise
 *expected gain* is $r^{0.3}$, an exponent fitted to runs on digits (`docs/diagnostics.md`). Its order is what counts.
 
 The setting. β is chosen so that a visit moves a buffer by about a tenth, $ρ = (1 − β)/(G p) = 0.1$, within
-[0.9, 0.99]; ν so that the fresh gradient weighs in the step what it weighs in Momentum with 0.9: $1 − νβ = 0.1$.
+[0.9, 0.98]; ν so that the fresh gradient weighs in the step what it weighs in Momentum with 0.9: $1 − νβ = 0.1$.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "noise_r
 
 VISIT_RATE = 0.1
 FRESH_WEIGHT = 0.1
-LONGEST_MEMORY = 0.99
+LONGEST_MEMORY = 0.98
 CALIBRATION = 0.3
 HELPS, DEPENDS = 1.5, 1.15
 """Expected gains from which the advice says "use it" and "try it"."""

@@ -41,18 +41,21 @@ class VarianceProbe:
     def __init__(self, config: Config, dataset: Dataset, network: Network, plans: dict[int, BatchPlan]):
         plan = next(iter(plans.values()))
         self.num_clusters, self.probs = plan.num_clusters, plan.probs
+        # Two plans, so that the halves are independent: one plan draws without replacement, which would make them
+        # repel each other, and the product of their errors negative on average.
         self.plans = {
-            seed: BatchPlan(
+            (seed, half): BatchPlan(
                 dataset.train.labels,
                 plans[seed].clustering,
-                groups=2 * self.num_clusters,
+                groups=self.num_clusters,
                 group_size=max(1, EXAMPLES // 2),
                 composition="given",
-                given=np.tile(np.arange(self.num_clusters), 2),
-                seed=seed + _OTHER_SEED,
+                given=np.arange(self.num_clusters),
+                seed=seed + (1 + half) * _OTHER_SEED,
                 noise=plans[seed].noise,
             )
             for seed in plans
+            for half in (0, 1)
         }
         prepare, _ = build_prepare(config, dataset)
         groups, batch_size = config.batches.groups, config.batches.groups * config.batches.group_size
@@ -99,8 +102,9 @@ class VarianceProbe:
         """
 
         def probe(step: int, state: TrainState) -> dict[str, np.ndarray]:
-            drawn = [self.plans[seed].batch(step) for seed in seeds]
-            fields: Any = (jnp.asarray(np.stack(arrays)) for arrays in zip(*drawn))
+            drawn = [[self.plans[seed, half].batch(step) for half in (0, 1)] for seed in seeds]
+            joined = [[np.concatenate(pair) for pair in zip(*halves)] for halves in drawn]
+            fields: Any = (jnp.asarray(np.stack(arrays)) for arrays in zip(*joined))
             found = self._measure(state, members, StepBatch(*fields), jnp.int32(step), images)
             return {name: np.asarray(value) for name, value in found.items()}
 

@@ -1,0 +1,134 @@
+"""The diagnosis of digits: quick, right about classes and random clusters, and written in words and JSON."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from discover.data import Dataset, Split
+from discover.experiments.config import Config
+from discover.experiments.diagnose import DiagnosisOptions, _judgeable, diagnose
+from discover.experiments.validate_advice import Plan, rank_correlation, validate
+
+OPTIONS = DiagnosisOptions(sample=300, warmup_steps=30, numbers=(10,))
+
+
+def config(**values):
+    settings = {"model.name": "mlp", "model.depth": 1, "model.width": 16, "batches.groups": 2}
+    return Config(name="test").with_values({**settings, "batches.group_size": 16, **values})
+
+
+@pytest.fixture(scope="module")
+def found():
+    return diagnose(config(), OPTIONS)
+
+
+def test_classes_are_ranked_above_random_and_pixels(found):
+    names = [row.name for row in found.rows]
+    assert names.index("classes") < names.index("k-means on pixels, 10") < names.index("random, 10")
+
+
+def test_random_clusters_have_nothing_between_and_classes_nearly_everything(found):
+    rows = {row.name: row for row in found.rows}
+    assert rows["random, 10"].batch_share < 0.2
+    assert rows["random, 10"].verdict == "leave"
+    assert rows["classes"].batch_share > 0.8
+    assert rows["classes"].verdict == "use"
+    assert rows["classes"].shuffled_share < rows["classes"].batch_share
+
+
+def test_formula_agrees_with_batches_really_drawn(found):
+    stage = next(row for row in found.rows if row.name == "classes").stages["warm-up"]
+    measured = found.facts["measured"]
+    assert measured["total"] == pytest.approx(stage["batch_noise"], abs=5 * measured["error"])
+
+
+def test_diagnosis_is_json_and_says_what_to_do(found):
+    text = json.dumps(found.to_json())
+    assert json.loads(text)["clusterings"][0]["setting"]["beta"] == found.rows[0].setting.beta
+    assert any("classes: with 2 groups per batch" in line for line in found.facts["summary"])
+
+
+def test_same_seed_same_diagnosis(found):
+    again = diagnose(config(), OPTIONS)
+    assert again.to_json() == found.to_json()
+
+
+def test_label_noise_distinguishes_observed_and_true_classes():
+    noisy = diagnose(config(**{"data.label_noise": 0.6}), OPTIONS)
+    rows = {row.name: row for row in noisy.rows}
+    assert rows["observed classes"].variance_share > rows["true classes"].variance_share
+
+
+def test_a_given_column_and_augmentations_are_judged():
+    rng = np.random.default_rng(0)
+    labels = np.arange(240) % 4
+    images = rng.integers(0, 255, (240, 16, 16, 1)).astype(np.uint8)
+    images[np.arange(240), labels * 3] = 255
+    split = Split(images, labels, {"site": labels % 2, "superclass": labels // 2})
+    data = Dataset("made", split, split, 4, ("a", "b", "c", "d"))
+    options = DiagnosisOptions(sample=200, warmup_steps=10, numbers=(4,), column="site")
+    rows = {row.name: row for row in diagnose(config(), options, dataset=data).rows}
+    assert rows["column site"].num_clusters == 2
+    assert rows["superclasses"].num_clusters == 2
+    assert rows["augmentations"].num_clusters == 3
+    wrong = DiagnosisOptions(sample=200, warmup_steps=10, numbers=(4,), column="side")
+    with pytest.raises(ValueError, match="no column 'side': the columns are site, superclass"):
+        diagnose(config(), wrong, dataset=data)
+
+
+@pytest.mark.parametrize("ids", [[0, 0, 1, 2, 2], [0, 0, 1, 2, 3, 3], [0, 0, 0, 0]])
+def test_clusters_too_small_to_judge_are_put_together(ids):
+    ids = np.array(ids)
+    probs = np.full(5, 0.2)
+    merged, shares = _judgeable(ids, probs)
+    assert shares.sum() == pytest.approx(1.0)
+    assert np.all(np.bincount(merged, minlength=len(shares)) >= 2)
+
+
+def test_rank_correlation_is_spearmans():
+    rows = [{"predicted": p, "measured": m} for p, m in [(1, 1), (2, 4), (3, 9), (4, 16)]]
+    assert rank_correlation(rows)["rank_correlation"] == pytest.approx(1.0)
+    rows = [{"predicted": p, "measured": m} for p, m in [(1, 3), (2, 2), (3, 1)]]
+    assert rank_correlation(rows)["rank_correlation"] == pytest.approx(-1.0)
+
+
+@pytest.mark.slow
+def test_validation_predicts_and_measures_the_same_setting():
+    plan = Plan(
+        groups=(2,), clusterings=("classes", "random"), label_noise=(0.0,), targets=(0.5,), batch_size=16, steps=60,
+        momentum_rates=(0.1,), discover_rates=(0.1,), seeds=(0,), betas=(),
+    )  # fmt: skip
+    record = validate(config(), plan, options=OPTIONS)
+    assert [row["clustering"] for row in record["rows"]] == ["classes", "random"]
+    for row in record["rows"]:
+        assert row["measured"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])
+    assert record["rows"][0]["predicted"] > record["rows"][1]["predicted"]
+
+
+def test_command_writes_table_figure_and_json(tmp_path):
+    from discover.cli import build_app
+
+    out, target = tmp_path / "out", tmp_path / "d.json"
+    arguments = ["diagnose", "digits", "--groups", "2", "--sample", "200", "--warmup", "10"]
+    result = CliRunner().invoke(build_app(), [*arguments, "--out", str(out), "--json", str(target)])
+    assert result.exit_code == 0, result.output
+    assert "classes" in result.output
+    assert json.loads(target.read_text()) == json.loads((out / "diagnosis.json").read_text())
+    assert (out / "diagnosis.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["no-such-thing"], "no-such-thing"), (["digits", "--sample", "3"], "--sample must be at least 20")],
+)
+def test_command_refuses_what_cannot_be_in_one_line(arguments, message, capfd):
+    from discover.cli import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["diagnose", *arguments])
+    assert stopped.value.code == 2
+    error = capfd.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
