@@ -1,5 +1,6 @@
 """The optimizers: `family` (the rule), `transport` (IGT), `optimizers` (compositions), `paper` (as printed)."""
 
+from discover.optim.adam_style import discover_adam
 from discover.optim.clusters import Clusters
 from discover.optim.convolution import grouped_conv_general_dilated
 from discover.optim.family import DiscoverState, scale_by_discover
@@ -33,6 +34,7 @@ __all__ = [
     "adam",
     "averaging_weight",
     "discover",
+    "discover_adam",
     "discover_igt",
     "discover_qhm",
     "group_value_and_grad",
