@@ -88,9 +88,15 @@ def write_validation_figure(
                     fillstyle="none" if row["label_noise"] else "full",
                     markeredgewidth=1.4, alpha=0.9,
                 )  # fmt: skip
-            axes.axhline(1.0, color="#9aa1ab", linewidth=1)
             axes.set_xscale("log")
             axes.set_yscale("log")
+            most = 1.1 * max(max(row["predicted"], row["measured"]) for row in record["rows"])
+            least = 0.9 * min(min(row["predicted"], row["measured"]) for row in record["rows"])
+            axes.plot([least, most], [least, most], color="#9aa1ab", linewidth=1, zorder=0)
+            ticks = [tick for tick in (0.25, 0.5, 1, 1.5, 2, 3, 5, 8, 12) if least <= tick <= most]
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.minorticks_off()
             axes.set_xlabel("expected gain")
             axes.set_ylabel("measured gain: Momentum's steps / Discover's")
             low, high = record["rank_correlation_low"], record["rank_correlation_high"]
@@ -100,8 +106,8 @@ def write_validation_figure(
         for label, colour in colours.items():
             panels[0][0].plot([], [], "o", color=colour, label=label)
         for groups, marker in markers.items():
-            panels[0][0].plot([], [], marker, color=_INK, label=f"G = {groups}", fillstyle="none")
-        panels[0][0].plot([], [], "o", color=_INK, fillstyle="none", label="label noise: open")
+            panels[0][0].plot([], [], marker, color=_INK, label=f"G = {groups}")
+        panels[0][0].plot([], [], "o", color=_INK, fillstyle="none", label="with label noise")
         panels[0][0].legend(frameon=False, fontsize=7.5, ncols=2)
         return save_figure(figure, Path(directory), "advice-validation", formats)
 
