@@ -11,8 +11,9 @@ import numpy as np
 
 from discover.data.arrays import load_npz
 from discover.data.cifar import load_cifar
+from discover.data.cifar_images import load_cifar_images, picture_kind
 from discover.data.dataset import Dataset, Split, stratified_split
-from discover.data.errors import DataError, check_choice
+from discover.data.errors import DataError, DatasetNotFoundError, check_choice
 from discover.data.folders import load_folder
 
 
@@ -22,9 +23,11 @@ def load(source: str = "digits", path: str | os.PathLike[str] | None = None, **o
     | source | what it is | `path` | options |
     |---|---|---|---|
     | "digits" | 1,797 handwritten digits, embedded | none | `test_fraction`, `seed` |
-    | "cifar10", "cifar100" | the official files, binary or Python | archive or folder; `$DISCOVER_DATA` or `.data` if
-    absent | | | "folder" | class folders of images, or a tar of them | folder or tar | those of `load_folder` |
+    | "cifar10", "cifar100" | official files (binary, Python), or class folders of pictures | archive or folder | |
+    | "folder" | class folders of images, or a tar of them | folder or tar | those of `load_folder` |
     | "npz" | plain arrays | file | `test_fraction`, `seed` |
+
+    Without a path, CIFAR is looked for in `$DISCOVER_DATA`, else in `.data`.
 
     Args:
         source: one of the names above.
@@ -77,13 +80,27 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
 
 
 def cifar10(path: str | os.PathLike[str]) -> Dataset:
-    """CIFAR-10: 60,000 images of 32×32 pixels in 10 classes (`discover.data.cifar`)."""
-    return load_cifar("cifar10", path)
+    """CIFAR-10: 60,000 images of 32×32 pixels in 10 classes, in an official form or as class folders of pictures."""
+    return _cifar("cifar10", Path(path))
 
 
 def cifar100(path: str | os.PathLike[str]) -> Dataset:
-    """CIFAR-100: 60,000 images of 32×32 pixels in 100 classes and 20 superclasses (`discover.data.cifar`)."""
-    return load_cifar("cifar100", path)
+    """CIFAR-100: 60,000 images of 32×32 pixels in 100 classes; with 20 superclasses in the official forms."""
+    return _cifar("cifar100", Path(path))
+
+
+def _cifar(name: str, path: Path) -> Dataset:
+    """The official files where they are; else class folders of pictures, in a folder or a tar."""
+    if path.is_dir():
+        try:
+            return load_cifar(name, path)
+        except DatasetNotFoundError:
+            kind = picture_kind(path)
+            if kind is None:
+                raise
+    else:
+        kind = picture_kind(path)
+    return load_cifar(name, path) if kind is None else load_cifar_images(name, path, kind)
 
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
