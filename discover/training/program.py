@@ -188,9 +188,11 @@ class Programs:
         numbers = np.int32(first), np.int32(count)
         return self._compiled.call("advance", self._advance, state, members, batches, images, *numbers)
 
-    def prepare_advance(self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array) -> None:
-        """Compiles :meth:`advance` for these shapes, so that the first call is as quick as the others."""
-        self._compiled.prepare("advance", self._advance, state, members, batches, images, np.int32(0), np.int32(0))
+    def prepare_advance(self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array) -> Any:
+        """Compiles :meth:`advance` for these shapes, so that the first call is as quick as the others; returns it."""
+        return self._compiled.prepare(
+            "advance", self._advance, state, members, batches, images, np.int32(0), np.int32(0)
+        )
 
     def evaluate(self, state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
         """Returns loss and accuracy [M] on a split, at IGT's true parameters or everyone else's own."""

@@ -1,0 +1,342 @@
+"""Steps per second of every optimizer, side by side in one run, with the floor beside them.
+
+Absolute times on shared machines mean little, so every number that is compared comes from interleaved repeats: each
+repeat times every candidate once, and a ratio is taken within a repeat. The steps are those of `discover train`
+(drawn batches, gathered and augmented on the device), on random images of the preset's shape.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from discover import records
+from discover.data import Dataset, Split
+from discover.experiments.build import (
+    Member,
+    build_members,
+    build_network_for,
+    build_plan,
+    build_programs,
+    drawer,
+    optimizer_factory,
+    traced_names,
+)
+from discover.experiments.config import CLUSTERED, Config, ConfigError
+from discover.experiments.prepare import build_prepare
+from discover.models import Network
+from discover.training.loop import pad
+
+BASELINE = "momentum"
+HAND_WRITTEN = "optax loop"
+LONGEST_DISPATCH = 20  # steps
+_SHAPES = {"digits": ((8, 8, 1), 10), "cifar10": ((32, 32, 3), 10), "cifar100": ((32, 32, 3), 100)}
+_OTHER = ((256, 256, 3), 1000)
+
+
+@dataclass
+class Candidate:
+    """One optimizer in one setting, ready to be timed."""
+
+    optimizer: str
+    groups: int
+    clusters: int
+    run: Callable[[], None]  # one dispatch; returns when it is done
+    compile_seconds: float
+    state_bytes: int
+    peak_bytes: int | None
+    seconds: list[float] = field(default_factory=list)  # per step, one entry a repeat
+
+
+def bench(
+    config_for: Callable[[str], Config],
+    optimizers: Sequence[str],
+    *,
+    groups: Sequence[int] | None = None,
+    clusters: Sequence[int] | None = None,
+    repeats: int = 7,
+    seconds: float = 1.0,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Times every optimizer in every setting, and the update on its own.
+
+    Args:
+        config_for: the configuration of an optimizer, `preset.config_for`.
+        optimizers: names; momentum is timed in any case, and a hand-written optax loop beside it.
+        groups: numbers of groups per batch for the clustered optimizers (None: the preset's). The batch stays as large.
+        clusters: numbers of clusters, assigned at random (None: the preset's clusters).
+        repeats: how often each candidate is timed, in turns.
+        seconds: about how long momentum runs in each repeat.
+        say: told what is being done.
+
+    Returns:
+        A table that JSON can hold: `rows`, `updates`, `environment` and what was asked for.
+
+    Raises:
+        ConfigError: a number of groups that does not divide the batch.
+    """
+    base = config_for(BASELINE)
+    batch = base.batches.groups * base.batches.group_size
+    groups = tuple(groups or (base.batches.groups,))
+    for count in groups:
+        if count < 1 or batch % count:
+            raise ConfigError(f"groups must divide the batch of {batch} examples, got {count}")
+    dataset = _random_images(base, max((*(clusters or ()), 10)))
+    settings = [(g, n) for n in (clusters or (None,)) for g in groups]
+    plain = [name for name in dict.fromkeys([BASELINE, *optimizers]) if name not in CLUSTERED]
+    grouped = [name for name in dict.fromkeys(optimizers) if name in CLUSTERED]
+
+    steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
+    candidates: list[Candidate] = []
+    for name in plain:
+        say(f"compiling {name}")
+        candidates.append(_candidate(_adjusted(config_for(name), batch, *settings[0]), dataset, steps))
+    calls = _calls_in(seconds, candidates[0].run)
+    say(f"compiling the {HAND_WRITTEN}")
+    candidates.append(_hand_written(_adjusted(base, batch, *settings[0]), dataset, steps))
+    for g, n in settings:
+        for name in grouped:
+            say(f"compiling {name}, {g} groups" + ("" if n is None else f", {n} clusters"))
+            candidates.append(_candidate(_adjusted(config_for(name), batch, g, n), dataset, steps))
+
+    for number in range(repeats):
+        say(f"repeat {number + 1} of {repeats}")
+        for candidate in candidates:
+            began = time.perf_counter()
+            for _ in range(calls):
+                candidate.run()
+            candidate.seconds.append((time.perf_counter() - began) / (steps * calls))
+    flops = _operations(base, dataset, batch)
+    rows = [_row(candidate, candidates[0], flops) for candidate in candidates]
+    candidates.clear()  # what follows needs their memory
+
+    say("timing the updates alone")
+    bandwidth = _copy_bandwidth()
+    configs = [_adjusted(base, batch, *settings[0])]
+    configs += [_adjusted(config_for(name), batch, g, n) for name in grouped[:1] for g, n in settings]
+    updates = [_update_alone(config, dataset, bandwidth, repeats) for config in configs]
+    return {
+        "preset": base.name,
+        "model": base.model.name,
+        "dtype": base.model.dtype,
+        "parameters": build_network_for(base, dataset).num_parameters,
+        "batch": batch,
+        "repeats": repeats,
+        "steps_per_repeat": steps * calls,
+        "operations_per_step": flops,
+        "bytes_per_second": bandwidth,
+        "rows": rows,
+        "updates": updates,
+        "environment": records.environment(),
+    }
+
+
+def _adjusted(config: Config, batch: int, groups: int, clusters: int | None) -> Config:
+    values: dict[str, Any] = {"batches.groups": groups, "batches.group_size": batch // groups}
+    values |= {"data.source": "npz", "data.path": "random", "data.label_noise": 0.0, "data.validation": 0.0}
+    if clusters is not None:
+        values |= {"clusters.by": "random", "clusters.number": clusters}
+    elif config.clusters.by not in ("classes", "augmentations", "random"):
+        values["clusters.by"] = "classes"
+    return config.with_values(values)
+
+
+def _random_images(config: Config, at_least: int) -> Dataset:
+    shape, num_classes = _SHAPES.get(config.data.source, _OTHER)
+    count = max(4 * at_least, 1024)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, size=(count, *shape), dtype=np.uint8)
+    split = Split(images, np.arange(count, dtype=np.int32) % num_classes)
+    return Dataset("random", split, split, num_classes, tuple(str(n) for n in range(num_classes)))
+
+
+def _candidate(config: Config, dataset: Dataset, steps: int) -> Candidate:
+    config = config.with_values({"training.steps_per_dispatch": steps, "training.steps": 1_000_000})
+    members = [Member(0)]
+    plan = build_plan(config, dataset, 0)
+    programs = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
+    arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
+    arguments = jax.device_put(arguments)
+    batches = jax.device_put(pad(drawer([plan])(0, steps), steps))
+    images = jax.device_put(dataset.train.images)
+    state = programs.start(arguments)
+    compiled = programs.prepare_advance(state, arguments, batches, images)
+    held = [state]
+
+    def run() -> None:
+        held[0], _ = programs.advance(held[0], arguments, batches, images, 0, steps)
+        jax.block_until_ready(held[0].params)
+
+    run()
+    state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(held[0].opt_state))
+    return Candidate(
+        config.optimizer.name,
+        config.batches.groups,
+        len(plan.probs),
+        run,
+        programs.compile_seconds,
+        state_bytes,
+        _peak_bytes(compiled),
+    )
+
+
+def _hand_written(config: Config, dataset: Dataset, steps: int) -> Candidate:
+    """What somebody without this library would write: one gradient of the batch, `optax.sgd`, a Python loop."""
+    network, (prepare, _) = build_network_for(config, dataset), build_prepare(config, dataset)
+    beta, rate = config.optimizer.beta or 0.9, config.optimizer.learning_rate
+    tx = optax.chain(optax.add_decayed_weights(config.optimizer.l2), optax.sgd(rate * (1 - beta), momentum=beta))
+    size = config.batches.groups * config.batches.group_size
+    images, labels = jax.device_put(dataset.train.images[:size]), jax.device_put(dataset.train.labels[:size])
+
+    def loss(params, key):
+        augment, dropout = jax.random.split(key)
+        x, targets = prepare(augment, images, labels, jnp.int32(0))
+        return optax.softmax_cross_entropy(network.apply(params, x, dropout), targets).mean()
+
+    def step(params, state, key):
+        value, grads = jax.value_and_grad(loss)(params, key)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    params = jax.jit(network.init)(jax.random.key(0))
+    state, keys = jax.jit(tx.init)(params), jax.random.split(jax.random.key(1), steps)
+    began = time.perf_counter()
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, keys[0]).compile()
+    compile_seconds = time.perf_counter() - began
+    state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    held = [params, state]
+
+    def run() -> None:
+        for key in keys:
+            held[0], held[1], _ = compiled(*held, key)
+        jax.block_until_ready(held)
+
+    run()
+    return Candidate(HAND_WRITTEN, config.batches.groups, 1, run, compile_seconds, state_bytes, _peak_bytes(compiled))
+
+
+def _calls_in(seconds: float, run: Callable[[], None]) -> int:
+    began = time.perf_counter()
+    run()
+    return max(1, round(seconds / (time.perf_counter() - began)))
+
+
+def _row(candidate: Candidate, baseline: Candidate, flops: float) -> dict[str, Any]:
+    ratios = [ours / own for own, ours in zip(candidate.seconds, baseline.seconds)]
+    typical = median(candidate.seconds)
+    return {
+        "optimizer": candidate.optimizer,
+        "groups": candidate.groups,
+        "clusters": candidate.clusters,
+        "steps_per_second": 1 / typical,
+        "slowest": 1 / max(candidate.seconds),
+        "fastest": 1 / min(candidate.seconds),
+        "milliseconds": 1e3 * typical,
+        "ratio": median(ratios),
+        "ratio_lowest": min(ratios),
+        "ratio_highest": max(ratios),
+        "compile_seconds": candidate.compile_seconds,
+        "state_bytes": candidate.state_bytes,
+        "peak_bytes": candidate.peak_bytes,
+        "operations_per_second": flops / typical,
+    }
+
+
+def _operations(config: Config, dataset: Dataset, batch: int) -> float:
+    """Floating-point operations of one gradient of the whole batch, as the uncompiled program states them."""
+    network: Network = build_network_for(config.with_values({"model.convolution": "lax"}), dataset)
+    shape = dataset.example_shape if config.data.crop_size is None else (config.data.crop_size,) * 2 + (3,)
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    x = jax.ShapeDtypeStruct((batch, *shape), jnp.float32)
+
+    def loss(params, x):
+        return jnp.mean(network.apply(params, x))
+
+    cost = jax.jit(jax.grad(loss)).lower(params, x).cost_analysis()
+    return float((cost or {}).get("flops", 0.0))
+
+
+def _update_alone(config: Config, dataset: Dataset, bandwidth: float, repeats: int) -> dict[str, Any]:
+    """The optimizer's update on given gradients, against the time its memory traffic needs at the least."""
+    network = build_network_for(config, dataset)
+    plan = build_plan(config, dataset, 0)
+    members = [Member(0)]
+    arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
+    hyper = jax.tree.map(lambda value: jnp.asarray(value[0]), arguments.hyper)
+    make = optimizer_factory(config.with_values({"optimizer.l2": 0.0}), plan.probs)
+    hyper.pop("l2", None)
+    groups = config.batches.groups if config.optimizer.name in CLUSTERED else 1
+    half = config.model.dtype != "float32"
+    params = jax.jit(network.init)(jax.random.key(0))
+    key = jax.random.key(1)
+    grads = jax.tree.map(
+        lambda p: jax.random.normal(key, (groups, *p.shape), config.model.dtype if half and p.ndim > 1 else p.dtype),
+        params,
+    )
+    ids = jax.device_put(plan.batch(0).cluster_ids[:groups])
+
+    def update(params, state, grads, ids):
+        updates, state = make(hyper).update(grads, state, params, cluster_ids=ids)
+        return optax.apply_updates(params, updates), state
+
+    state = jax.jit(lambda p: make(hyper).init(p))(params)
+    compiled = jax.jit(update, donate_argnums=(0, 1)).lower(params, state, grads, ids).compile()
+    params, state = compiled(params, state, grads, ids)
+    jax.block_until_ready(params)
+    seconds, calls = [], 10
+    for _ in range(repeats):
+        began = time.perf_counter()
+        for _ in range(calls):
+            params, state = compiled(params, state, grads, ids)
+        jax.block_until_ready((params, state))
+        seconds.append((time.perf_counter() - began) / calls)
+    size = network.num_parameters
+    touched = len(np.unique(plan.batch(0).cluster_ids)) if config.optimizer.name in CLUSTERED else 1
+    buffer_bytes = np.dtype(jnp.dtype(config.optimizer.buffer_dtype or "float32")).itemsize
+    floor_bytes = sum(g.nbytes for g in jax.tree.leaves(grads)) + 2 * touched * size * buffer_bytes + 2 * size * 4
+    if config.optimizer.name in CLUSTERED:
+        floor_bytes += 2 * size * 4  # ḡ
+    return {
+        "optimizer": config.optimizer.name,
+        "groups": groups,
+        "clusters": len(plan.probs),
+        "milliseconds": 1e3 * median(seconds),
+        "floor_bytes": floor_bytes,
+        "floor_milliseconds": 1e3 * floor_bytes / bandwidth,
+        "times_floor": median(seconds) * bandwidth / floor_bytes,
+        "bytes_per_second": floor_bytes / median(seconds),
+    }
+
+
+def _copy_bandwidth() -> float:
+    """Bytes read and written per second by a large copy on the device."""
+    size = 2**28 if jax.default_backend() != "cpu" else 2**25
+    source = jnp.zeros(size, jnp.float32)
+    copy = jax.jit(lambda x: x + 1).lower(source).compile()
+    copy(source).block_until_ready()
+    seconds = []
+    for _ in range(7):
+        began = time.perf_counter()
+        copy(source).block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    return 2 * source.nbytes / min(seconds)
+
+
+def _peak_bytes(compiled: Any) -> int | None:
+    memory = compiled.memory_analysis()
+    if memory is None:
+        return None
+    return (
+        memory.temp_size_in_bytes
+        + memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
