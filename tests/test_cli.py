@@ -183,6 +183,16 @@ def test_a_folder_that_cannot_be_written_is_refused(capsys, tmp_path):
         assert str(tmp_path / "file") in err
 
 
+@pytest.mark.parametrize("name", ["train", "compare"])
+def test_data_that_is_not_there_is_one_line(name, capsys, tmp_path):
+    (tmp_path / "empty").mkdir()
+    arguments = [name, "cifar10-classes-small", "--data", tmp_path / "empty", "--out", tmp_path / "out"]
+    assert call(*arguments) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"cifar10 is not in {tmp_path / 'empty'}" in err
+
+
 def test_overwriting_keeps_what_a_run_did_not_write(tmp_path):
     from discover.cli.train import remove_run
 

@@ -71,9 +71,10 @@ def compare(
     finished = prepare_directory(plan, directory, overwrite=overwrite)
     if finished is not None:
         return finished
+    shared = _Shared({} if programs is None else programs)
+    shared.dataset(plan.entries[0].config)  # data that is not there is told before anything is written
     record = _new_record(plan, command)
     _write(directory, record)
-    shared = _Shared({} if programs is None else programs)
     for number, entry in enumerate(plan.entries):
         watcher = None if progress is None else progress(entry, number, len(plan.entries))
         record["rows"].append(_train_entry(plan, entry, directory, watcher, command, shared))
@@ -247,10 +248,14 @@ class _Shared:
         self._dataset: Any = None
 
     def dataset(self, config: Config) -> Any:
+        from discover.data import DataError
         from discover.experiments.build import build_data
 
         if self._dataset is None:
-            self._dataset = build_data(config)
+            try:
+                self._dataset = build_data(config)
+            except DataError as error:
+                raise ComparisonError(str(error)) from None
         return self._dataset
 
 
