@@ -260,7 +260,7 @@ def _imagenet_preset(name: str, noise: float) -> Preset:
         compare=tuple(name for name in (*PLAIN, *OURS) if name != "sgd"),
         learning_rates=IMAGENET_RATES,
         target_accuracy=0.7 if noise == 0 else 0.3,
-        source="paper, ImageNet experiments and appendix (its 76% is Momentum with plain augmentation, another setting)",
+        source="paper, ImageNet experiments and appendix (its 76% is Momentum with plain augmentation only)",
         cost="31,200 steps of 4,096 images; the paper used 64 TPUv3, and we have not timed it",
     )  # fmt: skip
 
