@@ -92,7 +92,8 @@ def draw(report: Report, name: str) -> Figure:
         raise ValueError(f"figure must be one of {', '.join(FIGURES)}, got {name!r}")
     styles = series_styles([run.label for run in report.runs])
     with matplotlib.rc_context(_RC):
-        figure = NewFigure(figsize=(6.4, 4.0), layout="constrained")
+        wide = max(6.4, 0.84 * len(report.runs)) if name == "last-step-accuracy" else 6.4  # room for the bars' names
+        figure = NewFigure(figsize=(wide, 4.0), layout="constrained")
         axes = figure.add_subplot()
         painters[name](axes, report.runs, styles)
     return figure
@@ -166,7 +167,7 @@ def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str,
     seeds = max((len(values) for _, values in finals.values()), default=0)
     note = f", mean ± std over {seeds} seeds" if seeds > 1 else ""
     axes.set_title(f"Last-step {split} accuracy (%){note}")
-    names = [styles[label].name.replace(", ", ",\n").replace("-", "-\n") for label in spreads]
+    names = [styles[label].name.replace(", ", ",\n").replace("-", "-\n").replace(" (", "\n(") for label in spreads]
     axes.set_xticks(list(positions), names, fontsize=8.5)
     axes.set_ylim(0, 108)
     axes.set_yticks(range(0, 101, 20))

@@ -1,0 +1,354 @@
+"""Reruns one of our results: trains what is missing, in pieces small enough for short leases of a GPU.
+
+A *unit* is one training: one optimizer in one setting, one learning rate, one seed. Units of all results lie in one
+pool, named by a digest of their configuration, so that what two results share is trained once, and whatever is there
+is never trained again. Networks train one after the other: `vmap` over networks would turn every convolution into
+a grouped one, which GPUs run slowly. ::
+
+    OUT/units/<optimizer>-<digest>/      a run directory
+    OUT/results-a/clean/comparison.json  the table, the grids, the choices, the environment
+    OUT/results-a/clean/runs/<label>/    the chosen learning rate's runs, all seeds together
+
+Several processes may work in one folder: each takes rows that no other is working on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from discover import records
+from discover.experiments.compare import choose_rate, spread
+from discover.experiments.comparison_plan import describe_batches, purity
+from discover.experiments.config import Config
+from discover.experiments.reproduce_plans import Panel, Result, Row
+from discover.experiments.sweep_claims import claim
+
+COMPARISON = "comparison.json"
+
+
+class OutOfTime(Exception):
+    """The time is up; raised between two units, with everything so far on disk."""
+
+
+@dataclasses.dataclass
+class Deadline:
+    """When to stop: after the unit in progress once ``seconds`` have passed (None: never)."""
+
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+
+    def check(self) -> None:
+        """Raises :class:`OutOfTime` if the time is up."""
+        if self.seconds is not None and time.monotonic() - self._began >= self.seconds:
+            raise OutOfTime
+
+
+def reproduce(
+    result: Result,
+    out: str | Path,
+    *,
+    minutes: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    command: Sequence[str] | None = None,
+    programs: MutableMapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Trains what is missing of ``result`` and writes each panel's record.
+
+    Args:
+        result: what :func:`discover.experiments.reproduce_plans.get_result` returned.
+        out: the folder that all results share.
+        minutes: stop after the unit in progress when this much time has passed.
+        say: takes one line of progress for each row.
+        command: the command line for the records.
+        programs: compiled programs to reuse and add to.
+        overrides: noted in the records; they are part of ``result`` already.
+
+    Returns:
+        ``{"result", "status": "finished" | "stopped", "panels": {name: record}}``.
+
+    Raises:
+        RunError: from training; what was trained is kept.
+    """
+    limit = Deadline(None if minutes is None else 60 * minutes)
+    pool = _Pool(Path(out), limit, command, {} if programs is None else programs)
+    found: dict[str, Any] = {}
+    status = "finished"
+    for panel in result.panels:
+        record = _panel(result, panel, pool, say, list(overrides))
+        found[panel.name] = record
+        if record["status"] != "finished":
+            status = "stopped"
+            break
+    return {"result": result.name, "question": result.question, "status": status, "panels": found}
+
+
+def panel_dir(out: str | Path, result: str, panel: str) -> Path:
+    """Where a panel's records are."""
+    return Path(out) / result / panel
+
+
+def _panel(
+    result: Result, panel: Panel, pool: _Pool, say: Callable[[str], None], overrides: list[str]
+) -> dict[str, Any]:
+    directory = panel_dir(pool.out, result.name, panel.name)
+    directory.mkdir(parents=True, exist_ok=True)
+    waiting = list(panel.rows)
+    done: dict[str, dict[str, Any]] = {}
+    status = "finished"
+    try:
+        while waiting:
+            busy = []
+            for row in waiting:
+                with claim(directory / "locks" / f"{slug(row.label)}.lock") as mine:
+                    if not mine:
+                        busy.append(row)
+                        continue
+                    began, before = time.monotonic(), pool.trained
+                    done[row.label] = _row(panel, row, directory, pool)
+                    spent = f"{pool.trained - before} trained, {time.monotonic() - began:.0f} s"
+                    say(f"{result.name} {panel.name}: {_line(done[row.label])} ({spent})")
+                    _write(result, panel, directory, done, "running", pool, overrides)
+            if busy and len(busy) == len(waiting):
+                pool.limit.check()
+                time.sleep(0.5)  # others have them all: they are done soon, or let go
+            waiting = busy
+    except OutOfTime:
+        status = "stopped"
+    return _write(result, panel, directory, done, status, pool, overrides)
+
+
+def _row(panel: Panel, row: Row, directory: Path, pool: _Pool) -> dict[str, Any]:
+    """Tunes and trains one row."""
+    members = []
+    for rate in row.learning_rates:
+        for seed in panel.tuning_seeds:
+            members.append(pool.member(unit_config(row, rate, seed), panel.checkpoints))
+    chosen, grid = choose_rate(members, row.learning_rates, panel.tuning_seeds)
+    rate = row.learning_rates[chosen]
+    units = [pool.unit(unit_config(row, rate, seed), panel.checkpoints) for seed in panel.seeds]
+    config = row.config.with_values({"optimizer.learning_rate": rate, "training.seeds": list(panel.seeds)})
+    run_dir = directory / "runs" / slug(row.label)
+    summary = merge_runs(units, run_dir, config)
+    final = summary["final"]
+    nothing: list[None] = [None] * len(panel.seeds)
+    speeds = [found.get("steps_per_second") or 0.0 for found in (records.read_summary(unit) or {} for unit in units)]
+    return {
+        "label": row.label,
+        "optimizer": row.config.optimizer.name,
+        "batches": purity(row.config),
+        "control": row.reference,
+        "facets": dict(row.facets),
+        "hyperparameters": _hyperparameters(config),
+        "learning_rate": rate,
+        "at_grid_edge": len(row.learning_rates) > 2 and chosen in (0, len(row.learning_rates) - 1),
+        "grid": grid,
+        "validation_accuracy": spread(final.get("validation", {}).get("accuracy", nothing)),
+        "test_accuracy": spread(final.get("test", {}).get("accuracy", nothing)),
+        "test_loss": spread(final.get("test", {}).get("loss", nothing)),
+        "steps_per_second": max(speeds) or None,
+        "run": f"runs/{slug(row.label)}",
+    }
+
+
+class _Pool:
+    """The units of a folder; trains those that are missing."""
+
+    def __init__(
+        self, out: Path, limit: Deadline, command: Sequence[str] | None, programs: MutableMapping[str, Any]
+    ) -> None:
+        self.out, self.limit, self.command, self.programs = out, limit, command, programs
+        self.trained = 0
+        self.data_name: str | None = None
+        self._datasets: dict[str, Any] = {}
+
+    def member(self, config: Config, checkpoints: bool) -> dict[str, Any]:
+        """The one member of a unit's summary, with null in place of what diverged."""
+        return (records.read_summary(self.unit(config, checkpoints)) or {})["members"][0]
+
+    def unit(self, config: Config, checkpoints: bool) -> Path:
+        """The folder of a finished unit; trains it where it is not."""
+        path = self.out / "units" / unit_name(config)
+        with claim(self.out / "units" / "locks" / f"{path.name}.lock", wait=True):
+            if not is_done(path):
+                self.limit.check()
+                self._train(config, path, checkpoints)
+                self.trained += 1
+        return path
+
+    def dataset(self, config: Config) -> Any:
+        from discover.experiments.build import build_data
+
+        data = config.data
+        key = json.dumps([data.source, data.path, data.size, data.validation, data.split_seed])
+        if key not in self._datasets:
+            self._datasets = {key: build_data(config)}
+        self.data_name = self._datasets[key].name
+        return self._datasets[key]
+
+    def _train(self, config: Config, path: Path, checkpoints: bool) -> None:
+        from discover.experiments.run import run
+        from discover.training.errors import NonFiniteLoss
+
+        config = self._with_kmeans_file(config)
+        options: dict[str, Any] = {"resume": True, "command": self.command, "programs": self.programs}
+        try:
+            run(config, path, checkpoints=checkpoints, dataset=self.dataset(config), **options)
+        except NonFiniteLoss:
+            summary = records.read_summary(path) or {}
+            records.write_json(path / records.SUMMARY, {**summary, "status": "failed", "diverged": True})
+        shutil.rmtree(path / records.CHECKPOINTS, ignore_errors=True)
+
+    def _with_kmeans_file(self, config: Config) -> Config:
+        """K-means over all pixels takes longer than some units: it is done once, and read from a file."""
+        if config.clusters.by != "kmeans":
+            return config
+        from discover.experiments.build import build_clustering
+
+        clusters = config.clusters
+        name = _digest([dataclasses.asdict(clusters), config.data.source, config.data.validation])
+        path = self.out / "clusters" / f"kmeans-{name}.npz"
+        with claim(path.with_suffix(".lock"), wait=True):
+            if not path.exists():
+                build_clustering(config, self.dataset(config)).save(path.with_suffix(".part.npz")).replace(path)
+        return config.with_values({"clusters.by": "file", "clusters.path": str(path)})
+
+
+def unit_config(row: Row, learning_rate: float, seed: int) -> Config:
+    """The configuration of one unit."""
+    return row.config.with_values({"optimizer.learning_rate": learning_rate, "training.seeds": [seed]})
+
+
+def unit_name(config: Config) -> str:
+    """Says which configurations train the same network; where the data lies, or a preset's name, does not matter."""
+    same = dataclasses.replace(config.with_values({"data.path": None}), name="")
+    return f"{config.optimizer.name}-{_digest(same.to_dict())}"
+
+
+def is_done(path: Path) -> bool:
+    """Whether a unit needs no more training: it is finished, or it diverged and would again."""
+    summary = records.read_summary(path) or {}
+    return summary.get("status") == "finished" or bool(summary.get("diverged"))
+
+
+def merge_runs(units: Sequence[Path], target: Path, config: Config) -> dict[str, Any]:
+    """Writes runs that differ in their seed as one run directory, and returns its summary."""
+    summaries = [records.read_summary(unit) or {} for unit in units]
+    members = [member for summary in summaries for member in summary["members"]]
+    for member, summary in zip(members, summaries):
+        if summary.get("diverged"):
+            member["final"] = None
+    lines = [line for unit in units for line in records.read_metrics(unit)]
+    target.mkdir(parents=True, exist_ok=True)
+    summary = {
+        **summaries[0],
+        "status": "finished",
+        "seeds": [member["seed"] for member in members],
+        "members": members,
+        "final": records.gather_final(members),
+    }
+    records.write_text(target / records.CONFIG, config.to_json())
+    records.write_json(target / records.ENVIRONMENT, records.read_json(units[0] / records.ENVIRONMENT))
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    records.write_text(target / records.METRICS, text)
+    records.write_json(target / records.SUMMARY, summary)
+    return summary
+
+
+def slug(label: str) -> str:
+    """A label as the name of a file."""
+    return label.replace(" ", "_").replace("=", "")
+
+
+def _write(
+    result: Result,
+    panel: Panel,
+    directory: Path,
+    done: dict[str, dict[str, Any]],
+    status: str,
+    pool: _Pool,
+    overrides: list[str],
+) -> dict[str, Any]:
+    rows = [done[row.label] for row in panel.rows if row.label in done]
+    config = panel.rows[0].config
+    name = pool.data_name or _recorded_data(directory) or config.data.source
+    record = {
+        "status": status,
+        "preset": f"{result.name}: {panel.title}",
+        "result": result.name,
+        "panel": panel.name,
+        "title": panel.title,
+        "figure": panel.figure,
+        "description": result.question,
+        "facts": {"data": name, "model": _model(config), "batches": describe_batches(config)},
+        "note": _note(panel),
+        "overrides": overrides,
+        "seeds": list(panel.seeds),
+        "tuning_seeds": list(panel.tuning_seeds),
+        "rows_in_all": len(panel.rows),
+        "config": config.with_values({"data.path": None}).to_dict(),
+        "environment": _environment(directory, rows),
+        "rows": rows,
+    }
+    records.write_json(directory / COMPARISON, record)
+    return record
+
+
+def _recorded_data(directory: Path) -> str | None:
+    path = directory / COMPARISON
+    return records.read_json(path)["facts"]["data"] if path.exists() else None
+
+
+def _environment(directory: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Where the rows were trained: the first one's environment, and every other hardware that took part."""
+    found = [records.read_json(directory / row["run"] / records.ENVIRONMENT) for row in rows]
+    if not found:
+        return {}
+    hardware = {json.dumps([one.get("backend"), one.get("devices"), one.get("cpu")]) for one in found}
+    others = {"other_hardware": len(hardware) - 1} if len(hardware) > 1 else {}
+    return {**found[0], **others}
+
+
+def _hyperparameters(config: Config) -> dict[str, float]:
+    from discover.experiments.config import HYPERPARAMETERS
+
+    values = {name: getattr(config.optimizer, name) for name in HYPERPARAMETERS}
+    return {name: value for name, value in values.items() if value or (name == "nu" and value is not None)}
+
+
+def _model(config: Config) -> str:
+    model = config.model
+    size = "-".join(str(part) for part in (model.depth, model.width) if part is not None)
+    return f"{model.name} {size}".strip()
+
+
+def _note(panel: Panel) -> str:
+    training = panel.rows[0].config.training
+    length = f"{training.epochs:g} epochs" if training.epochs is not None else f"{training.steps} steps"
+    rates = sorted({len(row.learning_rates) for row in panel.rows})
+    tried = " or ".join(str(number) for number in rates)
+    tuned = len(panel.tuning_seeds)
+    return (
+        f"Last step after {length}, mean ± standard deviation over {len(panel.seeds)} seed"
+        f"{'s' if len(panel.seeds) > 1 else ''}. Each row's learning rate is the best of {tried} on the validation "
+        f"split ({tuned} seed{'s' if tuned > 1 else ''}); the test split is reported."
+    )
+
+
+def _line(row: dict[str, Any]) -> str:
+    mean, std = row["test_accuracy"]["mean"], row["test_accuracy"]["std"]
+    reached = "diverged" if mean is None else f"test {100 * mean:.1f} ± {100 * std:.1f} %"
+    return f"{row['label']}: learning rate {row['learning_rate']:g}, {reached}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

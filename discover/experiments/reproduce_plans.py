@@ -1,0 +1,352 @@
+"""What each of our results consists of, as data: optimizers, settings, seeds, learning rates.
+
+A *result* (`results-a` … `results-f`) has one or a few *panels*, each a table and a figure. A panel has *rows*: an
+optimizer in a setting, with the learning rates from which the best on the validation split is taken. Every row of a
+panel has the same budget: each learning rate is tried with the tuning seeds, and the chosen one is trained with all
+seeds. Rows that several results have in common are trained once.
+
+Scales: `small` is for one GPU (WideResNet-16-4 on CIFAR-10), `digits` rehearses the same on a CPU in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from discover.experiments.config import HYPERPARAMETERS, OPTIMIZERS, Config, ConfigError
+from discover.experiments.fields import choose
+from discover.experiments.presets import OURS, PLAIN, get_preset
+
+Figure = Literal["comparison", "structures", "groups", "grid"]
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+ADAM_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01)
+"""As many, as far apart; Adam's steps are measured in units of the parameters, a hundredth of the others' size."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is.
+
+    Attributes:
+        name: as typed after ``--scale``.
+        presets: which preset stands for which clusters.
+        changes: of every configuration, by dotted key.
+        batch: examples in a batch, in however many groups.
+        seeds: of the chosen learning rate.
+        tuning_seeds: of every learning rate.
+        every_rate: take each n-th learning rate of the grids.
+        betas: of result e.
+        nus: of result e.
+        noise_length: how much longer than clean ones runs with label noise are.
+        long_length: the same for the long run.
+    """
+
+    name: str
+    presets: Mapping[str, str]
+    changes: Mapping[str, Any]
+    batch: int
+    seeds: tuple[int, ...]
+    tuning_seeds: tuple[int, ...]
+    every_rate: slice
+    betas: tuple[float, ...]
+    nus: tuple[float, ...]
+    noise_length: float
+    long_length: float
+
+
+SCALES: Mapping[str, Scale] = {
+    "small": Scale(
+        name="small",
+        presets={
+            "classes": "cifar10-classes-small",
+            "augmentations": "cifar10-augment-small",
+            "random": "cifar10-random-small",
+            "kmeans": "cifar10-classes-small",
+        },
+        changes={
+            "training.epochs": 10.0, "training.log_every": 44, "training.eval_every": 176,
+            "training.steps_per_dispatch": 88, "training.checkpoint_every": 1760, "training.keep": 1,
+        },
+        batch=256,
+        seeds=(0, 1, 2),
+        tuning_seeds=(0,),
+        every_rate=slice(None),
+        betas=(0.8, 0.9, 0.95, 0.97, 0.99),
+        nus=(0.0, 0.5, 0.8, 0.95, 1.0),
+        noise_length=1.5,
+        long_length=10.0,
+    ),
+    "digits": Scale(
+        name="digits",
+        presets=dict.fromkeys(("classes", "augmentations", "random", "kmeans"), "digits"),
+        changes={
+            "training.steps": 60, "training.eval_every": 20, "training.log_every": 5,
+            "model.depth": 1, "model.width": 16, "training.member_mode": "auto",
+        },
+        batch=32,
+        seeds=(0, 1),
+        tuning_seeds=(0,),
+        every_rate=slice(3, 5),
+        betas=(0.9, 0.95),
+        nus=(0.0, 0.95),
+        noise_length=1.5,
+        long_length=2.0,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a panel's table.
+
+    Attributes:
+        label: `OPTIMIZER` or `OPTIMIZER-VARIANT`, unique in its panel.
+        config: everything but the learning rate and the seed.
+        learning_rates: the grid.
+        facets: what the figure arranges the rows by.
+        reference: whether it is drawn as a line to compare with (the control).
+    """
+
+    label: str
+    config: Config
+    learning_rates: tuple[float, ...]
+    facets: Mapping[str, Any] = field(default_factory=dict)
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A table and a figure.
+
+    Attributes:
+        name: of its folder.
+        title: of its figure.
+        rows: in the order of the table.
+        seeds: of the chosen learning rate.
+        tuning_seeds: of every learning rate.
+        figure: how it is drawn.
+        checkpoints: whether its runs are long enough to be worth continuing in the middle.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    tuning_seeds: tuple[int, ...]
+    figure: Figure = "comparison"
+    checkpoints: bool = False
+
+    @property
+    def num_trainings(self) -> int:
+        """How many networks are trained for it, if none is there yet."""
+        extra = len(set(self.seeds) - set(self.tuning_seeds))
+        return sum(len(row.learning_rates) * len(self.tuning_seeds) + extra for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One of our results, at some scale."""
+
+    name: str
+    question: str
+    panels: tuple[Panel, ...]
+
+
+RESULTS: Mapping[str, str] = {
+    "results-a": "Classes as clusters, clean labels: eight optimizers on class-pure batches (G = 8); shuffled ones.",
+    "results-b": "The same with label noise 0.4, and a long run at 0.8 for Momentum and Discover.",
+    "results-c": "Cluster structures: classes, augmentations, random, k-means.",
+    "results-d": "Purity: 1, 2, 4 or 8 class-pure groups in a batch, for Momentum, Adam and Discover.",
+    "results-e": "ν and β: a grid for Discover.",
+    "results-f": "The printed equations beside ours: where they drift, and where they hold.",
+}
+
+
+def get_result(
+    name: str, scale: str = "small", *, overrides: Sequence[str] = (), seeds: Sequence[int] | None = None
+) -> Result:
+    """The result of that name, every configuration checked.
+
+    Args:
+        name: one of :data:`RESULTS`.
+        scale: one of :data:`SCALES`.
+        overrides: ``key=value`` texts applied to every configuration.
+        seeds: instead of the panels' own; the first one tunes.
+
+    Raises:
+        ConfigError: an unknown name, or a value that cannot be.
+    """
+    choose("result", name, RESULTS)
+    size = SCALES[choose("scale", scale, SCALES)]
+    panels = _BUILDERS[name](_Maker(size))
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        if key in ("optimizer.name", "optimizer.learning_rate", "training.seeds", "name"):
+            raise ConfigError(f"{key} is what {name} varies; it cannot be set")
+    if seeds is not None and not seeds:
+        raise ConfigError("a result needs at least one seed, got none")
+    changed = []
+    for panel in panels:
+        rows = []
+        for row in panel.rows:
+            config = row.config
+            for text in overrides:
+                changed_config = config.override([text])
+                if text.partition("=")[0].strip() not in _foreign(config.optimizer.name):
+                    config = changed_config
+            rows.append(dataclasses.replace(row, config=config.check()))
+        own = panel.seeds if seeds is None else tuple(seeds)
+        tuning = panel.tuning_seeds if seeds is None else tuple(seeds)[:1]
+        changed.append(dataclasses.replace(panel, rows=tuple(rows), seeds=own, tuning_seeds=tuning))
+    return Result(name, RESULTS[name], tuple(changed))
+
+
+def _foreign(optimizer: str) -> set[str]:
+    """The hyperparameters of others: `--set optimizer.nu=0.5` is for those that have a ν."""
+    own = (*OPTIMIZERS[optimizer], "learning_rate", "weight_decay", "l2", "clip_norm")
+    return {f"optimizer.{name}" for name in HYPERPARAMETERS if name not in own}
+
+
+class _Maker:
+    """Makes rows at one scale."""
+
+    def __init__(self, scale: Scale):
+        self.scale = scale
+
+    def row(
+        self,
+        optimizer: str,
+        variant: str = "",
+        *,
+        clusters: str = "classes",
+        groups: int = 8,
+        length: float = 1.0,
+        changes: Mapping[str, Any] | None = None,
+        hyperparameters: Mapping[str, float] | None = None,
+        rates: tuple[float, ...] | None = None,
+        facets: Mapping[str, Any] | None = None,
+        reference: bool = False,
+    ) -> Row:
+        """An optimizer with the library's defaults (or ``hyperparameters``) in a setting."""
+        scale = self.scale
+        values = dict(hyperparameters or get_preset("digits").hyperparameters(optimizer))
+        values.pop("learning_rate", None)
+        config = get_preset(scale.presets[clusters]).config.with_values(
+            {
+                **scale.changes,
+                "optimizer.name": optimizer,
+                **{f"optimizer.{key}": value for key, value in values.items()},
+                "clusters.by": clusters,
+                "batches.groups": groups,
+                "batches.group_size": scale.batch // groups,
+                "training.on_nonfinite": "stop",
+                **(changes or {}),
+            }
+        )
+        if length != 1.0:
+            kind = "epochs" if config.training.epochs is not None else "steps"
+            longer = length * getattr(config.training, kind)
+            config = config.with_values({f"training.{kind}": int(longer) if kind == "steps" else longer})
+        grid = rates if rates is not None else (ADAM_RATES if optimizer == "adam" else RATES)[scale.every_rate]
+        label = f"{optimizer}-{variant}" if variant else optimizer
+        return Row(label, config, grid, {"optimizer": optimizer, **(facets or {})}, reference)
+
+    def panel(self, name: str, title: str, rows: Sequence[Row], **options: Any) -> Panel:
+        """A panel with this scale's seeds."""
+        values: dict[str, Any] = {"seeds": self.scale.seeds, "tuning_seeds": self.scale.tuning_seeds, **options}
+        return Panel(name, title, tuple(rows), **values)
+
+
+def _all_optimizers(make: _Maker, **options: Any) -> list[Row]:
+    """The eight on class-pure batches; then the control. (Discover on shuffled batches is QHM, exactly.)"""
+    pure = [make.row(name, **options) for name in (*PLAIN, *OURS)]
+    changes = {**options.pop("changes", {}), "batches.composition": "shuffled"}
+    shuffled = [make.row(name, "shuffled", changes=changes, reference=True, **options) for name in ("momentum", "adam")]
+    return [*pure, *shuffled]
+
+
+def _results_a(make: _Maker) -> list[Panel]:
+    return [make.panel("clean", "Classes as clusters, clean labels", _all_optimizers(make))]
+
+
+def _results_b(make: _Maker) -> list[Panel]:
+    noisy = _all_optimizers(make, changes={"data.label_noise": 0.4}, length=make.scale.noise_length)
+    rates = (0.03, 0.1, 0.3)[: 3 if make.scale.name == "small" else 2]
+    options: dict[str, Any] = {"changes": {"data.label_noise": 0.8}, "length": make.scale.long_length, "rates": rates}
+    long = [make.row(name, **options) for name in ("momentum", "discover")]
+    return [
+        make.panel("noise-0.4", "Classes as clusters, label noise 0.4", noisy),
+        make.panel("noise-0.8-long", "Label noise 0.8, a long run", long, seeds=(0,), tuning_seeds=(0,),
+                   checkpoints=True),
+    ]  # fmt: skip
+
+
+def _results_c(make: _Maker) -> list[Panel]:
+    rows = []
+    for clusters in ("classes", "augmentations", "random", "kmeans"):
+        for optimizer in ("momentum", "discover"):
+            changes = {} if clusters in ("classes", "augmentations") else {"clusters.number": 10}
+            facets = {"clusters": clusters}
+            rows.append(make.row(optimizer, clusters, clusters=clusters, changes=changes, facets=facets))
+    shuffled = {"batches.composition": "shuffled"}
+    rows.append(make.row("momentum", "shuffled", changes=shuffled, reference=True))
+    return [make.panel("structures", "Test accuracy by what the clusters are", rows, figure="structures")]
+
+
+def _results_d(make: _Maker) -> list[Panel]:
+    rows = [
+        make.row(optimizer, f"{groups} group{'s' if groups > 1 else ''}", groups=groups, facets={"groups": groups})
+        for optimizer in ("momentum", "adam", "discover")
+        for groups in (1, 2, 4, 8)
+    ]
+    shuffled = {"batches.composition": "shuffled"}
+    rows += [make.row(name, "shuffled", changes=shuffled, reference=True) for name in ("momentum", "adam")]
+    return [make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups")]
+
+
+def _results_e(make: _Maker) -> list[Panel]:
+    rows = [
+        make.row(
+            "discover",
+            f"beta={beta:g} nu={nu:g}",
+            hyperparameters={"beta": beta, "nu": nu},
+            rates=(0.1, 0.3),
+            facets={"beta": beta, "nu": nu},
+        )
+        for beta in make.scale.betas
+        for nu in make.scale.nus
+    ]
+    return [make.panel("nu-beta", "Discover: test accuracy by β and ν", rows, seeds=(0, 1), figure="grid")]
+
+
+def _results_f(make: _Maker) -> list[Panel]:
+    paper = get_preset("cifar10-classes")
+    rows = []
+    for name in OURS:
+        printed = f"paper_{name}"
+        rows += [
+            make.row(printed, hyperparameters=paper.hyperparameters(printed)),
+            make.row(name, "mapped", hyperparameters=paper.hyperparameters(name)),
+            make.row(name),
+        ]
+    alpha = 0.05
+    one = [
+        make.row("paper_discover", "one group", groups=1, hyperparameters={"alpha": alpha}),
+        make.row("discover", "one group", groups=1, hyperparameters={"beta": 1 - alpha, "nu": 0.0}),
+    ]
+    return [
+        make.panel("eight-groups", "The paper's values as printed and mapped to ours, and our defaults", rows),
+        make.panel("one-group", "One group in a batch: printed and ours (ν = 0) are one algorithm", one),
+    ]
+
+
+_BUILDERS: Mapping[str, Callable[[_Maker], list[Panel]]] = {
+    "results-a": _results_a,
+    "results-b": _results_b,
+    "results-c": _results_c,
+    "results-d": _results_d,
+    "results-e": _results_e,
+    "results-f": _results_f,
+}
