@@ -33,6 +33,14 @@ def diagnose(
     ] = None,
     sample: Annotated[int, typer.Option("--sample", metavar="N", help="Examples whose gradients are taken.")] = 1000,
     warmup: Annotated[int, typer.Option("--warmup", metavar="STEPS", help="Training before the second look.")] = 100,
+    save_clusters: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-clusters",
+            metavar="FILE",
+            help="Also cluster all training examples by their gradients, for --set clusters.by=file.",
+        ),
+    ] = None,
     data: DataOption = None,
     settings: SetOption = None,
     out: Annotated[
@@ -44,6 +52,7 @@ def diagnose(
     from discover.cli.errors import CommandError
 
     check_writable(json_file)
+    check_writable(None if save_clusters is None else str(save_clusters))
     for option, value, least in (("--sample", sample, 20), ("--warmup", warmup, 0)):
         if value < least:
             raise CommandError(f"{option} must be at least {least}, got {value}")
@@ -57,6 +66,15 @@ def diagnose(
     figures = _write(result, directory)
     if json_file != "-":
         _show(result, figures)
+    if save_clusters is not None:
+        from discover.experiments.diagnose import DiagnosisOptions
+        from discover.experiments.find_clusters import find_clusters
+
+        number = max(row.num_clusters for row in result.rows if "classes" in row.name)
+        found = find_clusters(config, number, options=DiagnosisOptions(warmup_steps=warmup))
+        path = found.save(save_clusters)
+        if json_file != "-":
+            typer.echo(f"{found.num_clusters} clusters of gradients: {path} (--set clusters.by=file clusters.path=...)")
     write_result(json_file, result.to_json())
 
 

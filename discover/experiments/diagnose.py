@@ -326,10 +326,10 @@ def _summary(rows: list[Advice], groups: int) -> list[str]:
     found = [row for row in rows if row.name.startswith("k-means")]
     control = [row for row in rows if row.name.startswith("random")]
     lines = [part[0].text for part in (given, found, control) if part]
-    use = rows[0].setting
+    use, visits = rows[0].setting, groups / rows[0].num_clusters
     lines.append(
-        f"Why beta={use.beta:g}: a cluster is visited {groups / rows[0].num_clusters:.2g} times a step on average, and "
-        f"its buffer should average about ten visits. Why nu={use.nu:g}: the fresh gradient then weighs 10% in a "
-        f"step, as in Momentum with 0.9."
+        f"Why beta={use.beta:g}: a cluster is visited {visits:.2g} times a step on average; a visit then moves its "
+        f"buffer by {use.visit_rate:.0%}, so that it averages over about {1 / use.visit_rate:.0f} visits. Why "
+        f"nu={use.nu:g}: the fresh gradient then weighs 10% in a step, as in Momentum with 0.9."
     )
     return lines

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discover.data import Dataset, Split
+from discover.data import Clustering, Dataset, Split
+from discover.experiments.build import build_data
 from discover.experiments.config import Config
 from discover.experiments.diagnose import DiagnosisOptions, _judgeable, diagnose
+from discover.experiments.find_clusters import find_clusters
 from discover.experiments.validate_advice import Plan, rank_correlation, validate
 
 OPTIONS = DiagnosisOptions(sample=300, warmup_steps=30, numbers=(10,))
@@ -85,6 +87,21 @@ def test_clusters_too_small_to_judge_are_put_together(ids):
     merged, shares = _judgeable(ids, probs)
     assert shares.sum() == pytest.approx(1.0)
     assert np.all(np.bincount(merged, minlength=len(shares)) >= 2)
+
+
+@pytest.mark.parametrize("by", ["last-layer", "projected"])
+def test_gradients_find_the_classes_without_being_told(by, tmp_path):
+    clustering = find_clusters(config(), 10, by=by, options=OPTIONS)
+    labels = build_data(config()).train.labels
+    table = np.zeros((clustering.num_clusters, 10))
+    np.add.at(table, (clustering.assignments, labels), 1)
+    assert table.max(axis=1).sum() / len(labels) > 0.9  # purity
+    assert Clustering.load(clustering.save(tmp_path / "found.npz")).num_clusters == clustering.num_clusters
+
+
+def test_unknown_embedding_is_refused():
+    with pytest.raises(ValueError, match="choose from last-layer, projected"):
+        find_clusters(config(), 10, by="pixels")
 
 
 def test_rank_correlation_is_spearmans():
