@@ -1,0 +1,292 @@
+"""What a step sends, holds and takes, against the number of devices and of clusters.
+
+    python benchmarks/scaling.py                # 1 to 8 simulated devices, 10 to 1,000 clusters: table and figure
+    python benchmarks/scaling.py --large        # the two large settings of docs/scaling.md, compiled for 64 and 256
+                                                # simulated devices and not run
+
+Bytes sent are read from the compiled program (`discover.optim.communication`), memory is what one device holds of the
+state. Step times are of simulated devices that share the cores of one CPU: they show that a step's work does not grow
+with the clusters, not how fast real devices are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+DEVICES, CLUSTERS, WIDTH, BATCH = (1, 2, 4, 8), (10, 100, 1000), 128, 128
+
+
+def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
+    """Rows as a Markdown table; ``columns`` maps a key to its title and format."""
+    titles = [title.partition("|")[0] for title in columns.values()]
+    formats = [title.partition("|")[2] for title in columns.values()]
+    cells = [[format(row[key], spec) for key, spec in zip(columns, formats)] for row in rows]
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells])
+
+
+def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, Any]:
+    """One step of Discover on a small network, one group a device: bytes, memory and time."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    import discover
+    from discover.optim.communication import bytes_sent
+    from discover.optim.sharding import shard_by_parameter, sharded_group_value_and_grad
+
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+    whole, spread = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = {"first": (64, WIDTH), "second": (WIDTH, WIDTH), "last": (WIDTH, 10)}
+    params = {n: jax.random.normal(k, s) / s[0] ** 0.5 for (n, s), k in zip(shapes.items(), keys)}
+    groups = max(devices, 2)
+    x, y = jax.random.normal(keys[3], (groups, BATCH // groups, 64)), jnp.zeros((groups, BATCH // groups), int)
+
+    def loss(params, group):
+        hidden = jax.nn.relu(jax.nn.relu(group[0] @ params["first"]) @ params["second"])
+        return optax.softmax_cross_entropy_with_integer_labels(hidden @ params["last"], group[1]).mean()
+
+    def compiled(tx, gradients):
+        def step(params, state, batch, ids):
+            _, grads = gradients(params, batch)
+            updates, state = tx.update(grads, state, params, cluster_ids=ids)
+            return optax.apply_updates(params, updates), state
+
+        place = jax.device_put(params, whole)
+        state = tx.init(place)
+        batch, ids = jax.device_put((x, y), spread), jax.device_put(jnp.arange(groups) % clusters, whole)
+        return jax.jit(step, donate_argnums=(0, 1)).lower(place, state, batch, ids).compile(), place, state, batch, ids
+
+    gradients = sharded_group_value_and_grad(loss, mesh)
+    tx = shard_by_parameter(discover.discover(0.1, discover.Clusters.uniform(clusters)), mesh)
+    step, place, state, batch, ids = compiled(tx, gradients)
+
+    everything = optax.sgd(0.1, momentum=0.9)
+
+    def momentum(params, state, batch):
+        grads = jax.grad(lambda p: loss(p, jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), batch)))(params)
+        updates, state = everything.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    plain = jax.jit(momentum, out_shardings=whole).lower(place, everything.init(place), batch).compile()
+    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
+
+    times = []
+    place, state = step(place, state, batch, ids)
+    jax.block_until_ready((place, state))
+    for _ in range(repeats):
+        began = time.perf_counter()
+        for _ in range(steps):
+            place, state = step(place, state, batch, ids)
+        jax.block_until_ready((place, state))
+        times.append(1e3 * (time.perf_counter() - began) / steps)
+    return {
+        "devices": devices,
+        "clusters": clusters,
+        "parameters": sum(p.size for p in params.values()),
+        "sent": bytes_sent(step),
+        "sent_momentum": bytes_sent(plain),
+        "ratio": bytes_sent(step) / bytes_sent(plain) if devices > 1 else 1.0,
+        "state_bytes": held,
+        "step_ms": statistics.median(times),
+        "step_ms_low": min(times),
+        "step_ms_high": max(times),
+        "repeats": repeats,
+    }
+
+
+def resnet50() -> Any:
+    """Shapes of ResNet-50 for 1,000 classes."""
+    import jax
+    import jax.numpy as jnp
+
+    from discover.models import build_network
+
+    network = build_network("resnet", (224, 224, 3), 1000, depth=50, dtype=jnp.dtype("float32"))
+    return jax.eval_shape(network.init, jax.random.key(0))
+
+
+def decoder_1b() -> Any:
+    """Shapes of a decoder of 1.0 billion parameters: 18 layers of width 2,048, 50,304 tokens."""
+    import jax
+
+    layers, width, tokens = 18, 2048, 50_304
+    shapes = {
+        "embedding": (tokens, width),
+        "attention_in": (layers, width, 3 * width),
+        "attention_out": (layers, width, width),
+        "mlp_in": (layers, width, 4 * width),
+        "mlp_out": (layers, 4 * width, width),
+        "norms": (layers, 2, width),
+    }
+    return {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+
+
+LARGE = {
+    "ResNet-50, 1,000 classes": (resnet50, 1000, 64),
+    "1B decoder, 32 domains": (decoder_1b, 32, 256),
+}
+
+
+def compile_large(name: str, dtype: str) -> dict[str, Any]:
+    """Compiles the optimizer's part of a step (exchange, rule, gather) for a large setting, without running it."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    import discover
+    from discover.optim.communication import bytes_sent, collectives
+    from discover.optim.sharding import shard_by_parameter, state_shardings
+
+    make, clusters, devices = LARGE[name]
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+    whole, spread = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    params = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=whole), make())
+    grads = jax.tree.map(lambda p: jax.ShapeDtypeStruct((devices, *p.shape), p.dtype, sharding=spread), params)
+    inner = discover.discover(0.1, discover.Clusters.uniform(clusters), buffer_dtype=jnp.dtype(dtype))
+    tx = shard_by_parameter(inner, mesh)
+    state = state_shardings(inner, params, mesh)
+    ids = jax.ShapeDtypeStruct((devices,), jnp.int32, sharding=whole)
+
+    def update(grads, state, params, ids):
+        updates, state = tx.update(grads, state, params, cluster_ids=ids)
+        return optax.apply_updates(params, updates), state
+
+    def all_reduce(grads):
+        return jax.tree.map(lambda g: jnp.mean(g, axis=0), grads)
+
+    began = time.perf_counter()
+    compiled = jax.jit(update, donate_argnums=(1, 2)).lower(grads, state, params, ids).compile()
+    seconds = time.perf_counter() - began
+    momentum = jax.jit(all_reduce, out_shardings=whole).lower(grads).compile()
+    count = sum(p.size for p in jax.tree.leaves(params))
+    held = sum(np.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(state))
+    size = jnp.dtype(dtype).itemsize
+    share = (devices - 1) / devices
+    return {
+        "setting": name,
+        "buffers": dtype,
+        "parameters": count,
+        "clusters": clusters,
+        "devices": devices,
+        "collectives": ", ".join(f"{o.kind} of {o.payload / 1e6:,.1f} MB" for o in collectives(compiled)),
+        "state_arithmetic": (clusters * size + 4) * count / devices,
+        "state_compiled": float(held),
+        "state_in_arguments": float(compiled.memory_analysis().argument_size_in_bytes - 8 * count - 4 * devices),
+        "sent_arithmetic": 2 * 4 * count * share,
+        "sent_compiled": bytes_sent(compiled),
+        "sent_momentum": bytes_sent(momentum),
+        "compile_seconds": seconds,
+    }
+
+
+def draw(rows: list[dict[str, Any]], path: Path, caption: str) -> None:
+    """Bytes against devices, memory against clusters, time against both."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    one = [row for row in rows if row["clusters"] == CLUSTERS[0] and row["devices"] > 1]
+    axes[0].plot(
+        [r["devices"] for r in one], [r["sent_momentum"] / 1e3 for r in one], "s--", label="momentum", c="gray"
+    )
+    for clusters, marker in zip(CLUSTERS, "ov^"):
+        own = [row for row in rows if row["clusters"] == clusters]
+        label = f"{clusters:,} clusters"
+        many = [row for row in own if row["devices"] > 1]
+        axes[0].plot(
+            [r["devices"] for r in many], [r["sent"] / 1e3 for r in many], marker + "-", label=label, alpha=0.7
+        )
+        axes[1].plot([r["devices"] for r in own], [r["state_bytes"] / 1e6 for r in own], marker + "-", label=label)
+        middle = [r["step_ms"] for r in own]
+        low = [m - r["step_ms_low"] for m, r in zip(middle, own)]
+        high = [r["step_ms_high"] - m for m, r in zip(middle, own)]
+        axes[2].errorbar([r["devices"] for r in own], middle, (low, high), fmt=marker + "-", label=label, capsize=3)
+    for axis, title, unit in zip(
+        axes, ("sent by a device in a step", "state on a device", "step (simulated devices)"), ("kB", "MB", "ms")
+    ):
+        axis.set(title=title, xlabel="devices", ylabel=unit, xscale="log", xticks=DEVICES, xticklabels=DEVICES)
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
+    axes[1].set_yscale("log")
+    axes[0].legend(fontsize=8)
+    figure.supxlabel(caption, fontsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--large", action="store_true", help="compile the large settings instead")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument("--figure", type=Path, default=Path("docs/figures/scaling.svg"))
+    options = parser.parse_args()
+    count = 256 if options.large else max(DEVICES)
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
+    where = f"jax {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} CPU cores"
+    if options.large:
+        rows = []
+        for name in LARGE:
+            for dtype in ("float32", "bfloat16"):
+                rows.append(compile_large(name, dtype))
+                print(json.dumps(rows[-1]), flush=True)
+        columns = {
+            "setting": "setting",
+            "buffers": "buffers",
+            "devices": "devices",
+            "parameters": "parameters|,",
+            "state_arithmetic": "state a device, arithmetic (bytes)|,.0f",
+            "state_compiled": "compiled|,.0f",
+            "sent_arithmetic": "sent a device, arithmetic (bytes)|,.0f",
+            "sent_compiled": "compiled|,.0f",
+            "sent_momentum": "momentum, compiled|,.0f",
+        }
+    else:
+        rows = [measure(d, n, options.steps, options.repeats) for n in CLUSTERS for d in DEVICES]
+        columns = {
+            "clusters": "clusters|,",
+            "devices": "devices",
+            "sent": "sent a device (bytes)|,.0f",
+            "sent_momentum": "momentum|,.0f",
+            "ratio": "ratio|.3f",
+            "state_bytes": "state a device (bytes)|,",
+            "step_ms": "step (ms)|.2f",
+        }
+        parameters = rows[0]["parameters"]
+        caption = (
+            f"{parameters:,} parameters, one group a device (two on one), batch {BATCH}; times: median and range of "
+            f"n={options.repeats} rounds of {options.steps} steps; {where}; python benchmarks/scaling.py"
+        )
+        draw(rows, options.figure, caption)
+    print(table(rows, columns))
+    print(where)
+    if options.json:
+        options.json.write_text(
+            json.dumps({"command": " ".join(sys.argv), "where": where, "rows": rows}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
