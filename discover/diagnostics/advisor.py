@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from discover.diagnostics.variance import BatchNoise, Estimate, batch_noise
+from discover.diagnostics.batches import BatchNoise, batch_noise
+from discover.diagnostics.variance import Estimate
 
 __all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "noise_ratio", "recommend"]
 

@@ -5,8 +5,7 @@ For example gradients $x$ of a mixture of clusters with probabilities $p_n$ and 
     total = Σ p_n E‖x − g‖²  =  Σ p_n E‖x − g_n‖²  +  Σ p_n‖g_n − g‖²  =  in-cluster + between-cluster
 
 `decompose` is this identity on a sample, exactly. `estimate` gives unbiased estimates of the population's parts with
-bootstrap intervals. `batch_noise` says what remains of each part in a batch, by how batches are drawn, and
-`measured_batch_noise` measures the same on batches that were drawn.
+bootstrap intervals. What remains of each part in a batch is in `discover.diagnostics.batches`.
 
 Everything but `decompose` works on the *Gram matrix* of the sample's gradients: inner products are all that variances
 need, so one pass over the model serves every clustering, every bootstrap resample and every batch.
@@ -15,25 +14,20 @@ need, so one pass over the model serves every clustering, every bootstrap resamp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "BatchNoise",
     "Decomposition",
     "Estimate",
     "Interval",
-    "MeasuredNoise",
-    "batch_noise",
     "decompose",
     "estimate",
     "gram_matrix",
-    "measured_batch_noise",
 ]
 
-Composition = Literal["random", "shuffled"]
 Floats = NDArray[np.float64]
 
 
@@ -46,7 +40,7 @@ class Decomposition(NamedTuple):
     mean_square: float  # ‖g‖², the signal
 
 
-def _check_ids(ids: ArrayLike, num_examples: int, num_clusters: int) -> NDArray[np.intp]:
+def check_ids(ids: ArrayLike, num_examples: int, num_clusters: int) -> NDArray[np.intp]:
     array = np.asarray(ids)
     if array.shape != (num_examples,):
         raise ValueError(f"cluster_ids must have one entry per example ({num_examples}), got shape {array.shape}")
@@ -55,7 +49,7 @@ def _check_ids(ids: ArrayLike, num_examples: int, num_clusters: int) -> NDArray[
     return array.astype(np.intp)
 
 
-def _check_probs(probs: ArrayLike | None, ids: ArrayLike) -> Floats:
+def check_probs(probs: ArrayLike | None, ids: ArrayLike) -> Floats:
     if probs is None:
         counts = np.bincount(np.asarray(ids, dtype=np.intp)).astype(np.float64)
         return counts / counts.sum()
@@ -65,7 +59,7 @@ def _check_probs(probs: ArrayLike | None, ids: ArrayLike) -> Floats:
     return p
 
 
-def _counts(ids: NDArray[np.intp], probs: Floats, minimum: int) -> NDArray[np.intp]:
+def count_members(ids: NDArray[np.intp], probs: Floats, minimum: int) -> NDArray[np.intp]:
     counts = np.bincount(ids, minlength=len(probs))
     short = np.flatnonzero((counts < minimum) & (probs > 0))
     if len(short):
@@ -96,9 +90,9 @@ def decompose(gradients: ArrayLike, cluster_ids: ArrayLike, probs: ArrayLike | N
     x = np.asarray(gradients, np.float64)
     if x.ndim != 2:
         raise ValueError(f"gradients must be [examples, parameters], got shape {x.shape}")
-    p = _check_probs(probs, cluster_ids)
-    ids = _check_ids(cluster_ids, x.shape[0], len(p))
-    counts = _counts(ids, p, 1)
+    p = check_probs(probs, cluster_ids)
+    ids = check_ids(cluster_ids, x.shape[0], len(p))
+    counts = count_members(ids, p, 1)
     weight = (p / np.maximum(counts, 1))[ids]
     means = np.zeros((len(p), x.shape[1]))
     np.add.at(means, ids, x)
@@ -234,10 +228,10 @@ def estimate(
         raise ValueError(f"gram must be square, got shape {k.shape}")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
-    p = _check_probs(probs, cluster_ids)
-    ids = _check_ids(cluster_ids, k.shape[0], len(p))
+    p = check_probs(probs, cluster_ids)
+    ids = check_ids(cluster_ids, k.shape[0], len(p))
     sizes = None if cluster_sizes is None else np.asarray(cluster_sizes, np.float64)
-    counts = _counts(ids, p, 1)
+    counts = count_members(ids, p, 1)
     lone = np.flatnonzero((counts == 1) & (p > 0) & (True if sizes is None else sizes > 1))
     if len(lone):
         raise ValueError(f"cluster {int(lone[0])} has 1 example in the sample; at least 2 are needed")
@@ -275,106 +269,3 @@ def _resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: 
             members = np.flatnonzero(ids == n)
             weights[:, members] = rng.multinomial(m, np.full(m, 1.0 / m), size=num) / m
     return weights
-
-
-class BatchNoise(NamedTuple):
-    """What remains of the variance in the mean gradient of a batch."""
-
-    in_cluster: float
-    between_cluster: float
-
-    @property
-    def total(self) -> float:
-        return self.in_cluster + self.between_cluster
-
-    @property
-    def between_share(self) -> float:
-        """The part of the batch's noise that lies between clusters: what Discover can remove."""
-        return self.between_cluster / self.total if self.total > 0 else 0.0
-
-
-def batch_noise(
-    in_cluster: float,
-    between_cluster: float,
-    *,
-    num_groups: int,
-    group_size: int,
-    composition: Composition = "random",
-) -> BatchNoise:
-    r"""The variance of a batch's mean gradient, by how the batch is drawn.
-
-    For `random` batches, G groups of b examples, each group from one cluster picked by its probability,
-    $V_{in}/(Gb) + V_{bet}/G$: the between-cluster part shrinks with the number of *groups*. For `shuffled` batches of
-    G·b examples, $(V_{in} + V_{bet})/(Gb)$.
-
-    Example:
-      >>> round(batch_noise(8.0, 1.0, num_groups=2, group_size=32).between_share, 2)
-      0.8
-      >>> round(batch_noise(8.0, 1.0, num_groups=2, group_size=32, composition="shuffled").between_share, 2)
-      0.11
-    """
-    if num_groups < 1 or group_size < 1:
-        raise ValueError(f"num_groups and group_size must be at least 1, got {num_groups} and {group_size}")
-    if composition not in ("random", "shuffled"):
-        raise ValueError(f"composition must be random or shuffled, got {composition!r}")
-    size = num_groups * group_size
-    draws = num_groups if composition == "random" else size
-    return BatchNoise(max(in_cluster, 0.0) / size, max(between_cluster, 0.0) / draws)
-
-
-@dataclass(frozen=True)
-class MeasuredNoise:
-    """The noise of batches that were drawn; `error` is the standard error of `total`."""
-
-    in_cluster: float
-    between_cluster: float
-    total: float
-    error: float
-
-
-def measured_batch_noise(
-    gram: ArrayLike, cluster_ids: ArrayLike, batches: ArrayLike, probs: ArrayLike | None = None
-) -> MeasuredNoise:
-    r"""Measures E‖batch mean − g‖² over batches as they were really drawn, whatever drew them.
-
-    The between-cluster part of a batch is $‖Σ_n (w_n − p_n) g_n‖²$, w_n its share of cluster n; the in-cluster part is
-    what the batch's examples deviate from their clusters' means. Over many batches the parts add up to the total
-    (in each single one a cross term of mean zero is left).
-
-    Args:
-      gram: `[S, S]` of the whole population, or of a sample that stands for it.
-      cluster_ids: `[S]`.
-      batches: int `[T, B]`, rows of the Gram matrix; −1 is padding.
-      probs: the clusters' probabilities; their shares of the sample if None.
-
-    Returns:
-      Means over the T batches.
-    """
-    k = np.asarray(gram, np.float64)
-    p = _check_probs(probs, cluster_ids)
-    ids = _check_ids(cluster_ids, k.shape[0], len(p))
-    index = np.asarray(batches)
-    if index.ndim != 2 or index.max(initial=-1) >= len(ids):
-        raise ValueError(f"batches must be [batches, examples] with entries below {len(ids)}, got {index.shape}")
-    counts = np.maximum(_counts(ids, p, 1), 1)
-    even = (1.0 / counts)[ids]
-    weights = np.zeros((index.shape[0], len(ids)))
-    row, column = np.nonzero(index >= 0)
-    np.add.at(weights, (row, index[row, column]), 1.0)
-    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
-    share = np.zeros((len(weights), len(p)))
-    for n in range(len(p)):
-        share[:, n] = weights[:, ids == n].sum(axis=1)
-
-    def squared(w: Floats) -> Floats:
-        return np.einsum("ts,ts->t", w @ k, w)
-
-    expected = (p[ids] * even)[None]
-    composed = share[:, ids] * even
-    total = squared(weights - expected)
-    return MeasuredNoise(
-        in_cluster=float(squared(weights - composed).mean()),
-        between_cluster=float(squared(composed - expected).mean()),
-        total=float(total.mean()),
-        error=float(total.std(ddof=1) / np.sqrt(len(total))) if len(total) > 1 else float("nan"),
-    )

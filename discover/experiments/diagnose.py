@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from discover import optim
 from discover.data import Augmentation, BatchPlan, Clustering, Dataset, LabelNoise
 from discover.diagnostics.advisor import Advice, Candidate, advise
+from discover.diagnostics.batches import measured_batch_noise
 from discover.diagnostics.embeddings import StreamingKMeans
 from discover.diagnostics.gradients import GradientRows, last_layer
-from discover.diagnostics.variance import Estimate, estimate, gram_matrix, measured_batch_noise
+from discover.diagnostics.variance import Estimate, estimate, gram_matrix
 from discover.experiments.build import build_data, build_network_for
 from discover.experiments.config import Config
 from discover.experiments.prepare import build_prepare

@@ -15,7 +15,7 @@ import numpy as np
 
 from discover.data import Clustering, Dataset
 from discover.diagnostics.advisor import expected_gain, noise_ratio, recommend
-from discover.diagnostics.variance import batch_noise
+from discover.diagnostics.batches import batch_noise
 from discover.experiments.build import build_data, build_plan
 from discover.experiments.config import Config
 from discover.experiments.diagnose import DiagnosisOptions, _estimate, _judgeable, _Measurement, _shares

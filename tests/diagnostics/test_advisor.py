@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discover.diagnostics.advisor import Candidate, advise, expected_gain, noise_ratio, recommend
-from discover.diagnostics.variance import Estimate, Interval, batch_noise
+from discover.diagnostics.batches import batch_noise
+from discover.diagnostics.variance import Estimate, Interval
 
 
 def found(inner, between, signal=0.1):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discover.diagnostics import variance
+from discover.diagnostics import batches, variance
 
 
 def population(seed=0, sizes=(40, 25, 60), dim=6, spread=1.0, apart=2.0):
@@ -101,10 +101,10 @@ def test_batches_of_pure_groups_have_the_noise_that_the_formula_says(num_groups,
     clusters = rng.choice(3, p=probs, size=(6000, num_groups))
     members = [np.flatnonzero(ids == n) for n in range(3)]
     draws = np.stack([m[rng.integers(0, len(m), size=(6000, num_groups, group_size))] for m in members])
-    batches = np.take_along_axis(draws, clusters[None, :, :, None], axis=0)[0].reshape(6000, -1)
-    found = variance.measured_batch_noise(x @ x.T, ids, batches, probs)
+    drawn = np.take_along_axis(draws, clusters[None, :, :, None], axis=0)[0].reshape(6000, -1)
+    found = batches.measured_batch_noise(x @ x.T, ids, drawn, probs)
     exact = variance.decompose(x, ids, probs)
-    wanted = variance.batch_noise(exact.in_cluster, exact.between_cluster, num_groups=num_groups, group_size=group_size)
+    wanted = batches.batch_noise(exact.in_cluster, exact.between_cluster, num_groups=num_groups, group_size=group_size)
     assert found.total == pytest.approx(wanted.total, abs=4 * found.error)
     assert found.between_cluster == pytest.approx(wanted.between_cluster, rel=0.06)
     assert found.in_cluster == pytest.approx(wanted.in_cluster, rel=0.06)
@@ -114,9 +114,9 @@ def test_shuffled_batches_match_the_formula_for_random_composition():
     x, ids = population()
     rng = np.random.default_rng(4)
     exact = variance.decompose(x, ids)
-    batches = rng.integers(0, len(x), size=(6000, 16))
-    found = variance.measured_batch_noise(x @ x.T, ids, batches)
-    wanted = variance.batch_noise(
+    drawn = rng.integers(0, len(x), size=(6000, 16))
+    found = batches.measured_batch_noise(x @ x.T, ids, drawn)
+    wanted = batches.batch_noise(
         exact.in_cluster, exact.between_cluster, num_groups=2, group_size=8, composition="shuffled"
     )
     assert found.between_cluster == pytest.approx(exact.between_cluster / 16, rel=0.06)
@@ -125,8 +125,8 @@ def test_shuffled_batches_match_the_formula_for_random_composition():
 
 def test_padding_of_a_batch_does_not_count():
     x, ids = population()
-    batches = np.array([[0, 50, 100, -1], [3, 44, -1, -1]])
-    padded = variance.measured_batch_noise(x @ x.T, ids, batches)
+    drawn = np.array([[0, 50, 100, -1], [3, 44, -1, -1]])
+    padded = batches.measured_batch_noise(x @ x.T, ids, drawn)
     mean = x.mean(axis=0)
     direct = [np.sum((x[[0, 50, 100]].mean(0) - mean) ** 2), np.sum((x[[3, 44]].mean(0) - mean) ** 2)]
     assert padded.total == pytest.approx(np.mean(direct))
@@ -144,9 +144,9 @@ def test_padding_of_a_batch_does_not_count():
         (lambda x, ids: variance.estimate(x[:1] @ x[:1].T, [0]), "cluster 0 has 1 example"),
         (lambda x, ids: variance.estimate(x @ x.T, ids, cluster_sizes=[1, 1, 1]), "cluster_sizes"),
         (lambda x, ids: variance.estimate(x @ x.T, ids, confidence=2.0), "confidence"),
-        (lambda x, ids: variance.batch_noise(1, 1, num_groups=0, group_size=1), "at least 1"),
-        (lambda x, ids: variance.batch_noise(1, 1, num_groups=1, group_size=1, composition="x"), "composition"),
-        (lambda x, ids: variance.measured_batch_noise(x @ x.T, ids, [[9999]]), "entries below"),
+        (lambda x, ids: batches.batch_noise(1, 1, num_groups=0, group_size=1), "at least 1"),
+        (lambda x, ids: batches.batch_noise(1, 1, num_groups=1, group_size=1, composition="x"), "composition"),
+        (lambda x, ids: batches.measured_batch_noise(x @ x.T, ids, [[9999]]), "entries below"),
     ],
 )
 def test_wrong_input_is_refused_with_the_value(call, message):
