@@ -113,11 +113,12 @@ def _show(result: dict[str, Any]) -> None:
             f"{row['bytes_per_second'] / 1e9:,.1f}",
         )
     console = stdout()
-    width = None if console.is_terminal else 120
-    console.print(steps, width=width)
+    if not console.is_terminal:
+        console.width = 120
+    console.print(steps)
     console.print()
-    console.print(alone, width=width)
+    console.print(alone)
     console.print(
-        f"\n[dim]medians of {result['repeats']} interleaved repeats of {result['steps_per_repeat']} steps (lowest-highest); "
-        f"a copy here moves {result['bytes_per_second'] / 1e9:,.0f} GB/s[/dim]"
+        f"\n[dim]medians of {result['repeats']} interleaved repeats of {result['steps_per_repeat']} steps "
+        f"(lowest-highest); a copy here moves {result['bytes_per_second'] / 1e9:,.0f} GB/s[/dim]"
     )

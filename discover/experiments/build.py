@@ -72,7 +72,7 @@ def build_data(config: Config) -> Dataset:
     if config.data.path is not None:
         options["path"] = config.data.path
     if config.data.size is not None:
-        options["size"] = config.data.size
+        options["image_size"] = config.data.size
     dataset = load(config.data.source, **options)
     if config.data.validation > 0 and dataset.validation is None:
         dataset = dataset.split_validation(config.data.validation, config.data.split_seed)

@@ -45,6 +45,20 @@ class DiscoverState(NamedTuple):
     examples_seen: Any  # float [N], examples seen of each cluster; None unless p_n is estimated
 
 
+class Affine(NamedTuple):
+    """What every group's gradient becomes before anything else, without being formed: `scale`·ĝ_k + `offset`.
+
+    A penalty on the parameters adds the same vector to all groups, and so does gradient transport.
+    """
+
+    scale: Any  # [], or a number
+    offset: Any  # leaves like the parameters
+
+
+class GroupTransformation(optax.GradientTransformationExtraArgs):
+    """A transformation of groups whose update also takes `affine`, an `Affine` or None."""
+
+
 class BatchWeights(NamedTuple):
     """The scalars of one step: (F1) to (F5) without the gradients, shared by all parameters."""
 
@@ -124,7 +138,7 @@ def batch_weights(
     return weights, examples_seen
 
 
-def rule_for(weights: BatchWeights) -> Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
+def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
     """(F1) to (F3) for one parameter at this step: `apply_rule`, on a GPU as one kernel that moves each number once.
 
     Not for vectors (biases, scales of norms): they are small, and their gradients are sums over activations, on which
@@ -135,16 +149,16 @@ def rule_for(weights: BatchWeights) -> Callable[[jax.Array, jax.Array, jax.Array
         return plain
     scalars = update_kernel.pack(weights)
 
-    def rule(grads, mean, buffers):
+    def rule(grads, mean, buffers, affine=None):
         if mean.dtype != jnp.float32 or mean.ndim < 2 or mean.size == 0:
-            return plain(grads, mean, buffers)
-        return update_kernel.apply_rule(scalars, grads, mean, buffers)
+            return plain(grads, mean, buffers, affine)
+        return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
 
     return rule
 
 
 def apply_rule(
-    weights: BatchWeights, grads: jax.Array, mean: jax.Array, buffers: jax.Array
+    weights: BatchWeights, grads: jax.Array, mean: jax.Array, buffers: jax.Array, affine: Affine | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(F1) to (F3) for one parameter: only the buffers of the batch's clusters are read and written.
 
@@ -153,6 +167,7 @@ def apply_rule(
       grads: [G, ...], one gradient per group.
       mean: [...], ḡ.
       buffers: [N, ...], all clusters' buffers.
+      affine: what the gradients go through first, `offset` shaped like the parameter.
 
     Returns:
       The direction d, the new ḡ and the new buffers.
@@ -165,8 +180,9 @@ def apply_rule(
     def over_groups(values):
         return jnp.sum(values, axis=0)
 
+    grads = through(affine, grads.astype(dtype))
     # A group that does not count may hold anything, NaN included: it is cut out, not multiplied by zero.
-    grads = jnp.where(weights.valid.reshape(-1, *(1,) * mean.ndim), grads.astype(dtype), 0)
+    grads = jnp.where(weights.valid.reshape(-1, *(1,) * mean.ndim), grads, 0)
     old = buffers.at[weights.read_ids].get(mode="promise_in_bounds").astype(dtype)
     # Groups of the same cluster all compute that cluster's new buffer; one of them writes it.
     cluster_grads = average_by_cluster(weights, grads)
@@ -201,6 +217,28 @@ def per_visit_rate(beta: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
 
 
 RATES = {"proportional": proportional_rate, "per_visit": per_visit_rate}
+
+
+def through(affine: Affine | None, grads: jax.Array) -> jax.Array:
+    """`scale`·`grads` + `offset` for gradients [G, ...]."""
+    if affine is None:
+        return grads
+    return jnp.asarray(affine.scale, grads.dtype) * grads + affine.offset.astype(grads.dtype)[None]
+
+
+def map_leaves(
+    rule: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], grads: Any, state: DiscoverState, affine: Affine | None
+) -> tuple[Any, Any, Any]:
+    """Applies `rule(grads, mean, buffers, affine)` to each parameter: trees of directions, means and buffers."""
+    leaves, treedef = jax.tree.flatten(grads)
+    if affine is None:
+        affines: list[Affine | None] = [None] * len(leaves)
+    else:
+        affines = [Affine(affine.scale, offset) for offset in jax.tree.leaves(affine.offset)]
+    each = zip(leaves, jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers), affines)
+    results = [rule(*leaf) for leaf in each]
+    direction, mean, buffers = (treedef.unflatten([r[part] for r in results]) for part in range(3))
+    return direction, mean, buffers
 
 
 def scale_by_discover(
@@ -267,7 +305,7 @@ def scale_by_discover(
         seen = jnp.zeros(num_clusters, jnp.result_type(float)) if estimate_probs else None
         return DiscoverState(jax.tree.map(zero_mean, params), jax.tree.map(zero_buffers, params), seen)
 
-    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, **_):
+    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, affine=None, **_):
         del params
         refuse_optax_wrappers("discover")
         num_groups = check_group_axis(updates, state.mean)
@@ -278,10 +316,7 @@ def scale_by_discover(
             ids, sizes, probs, state.examples_seen, correction=1 - nu * beta, rate=RATES[rate](beta)
         )
 
-        rule = rule_for(weights)
-        leaves, treedef = jax.tree.flatten(updates)
-        results = [rule(*leaf) for leaf in zip(leaves, jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers))]
-        direction, mean, buffers = (treedef.unflatten(part) for part in zip(*results)) if leaves else (updates,) * 3
+        direction, mean, buffers = map_leaves(rule_for(weights), updates, state, affine)
         return direction, DiscoverState(mean, buffers, seen)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return GroupTransformation(init, update)

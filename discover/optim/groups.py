@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from discover.optim._checks import check_choice, check_group_axis, check_group_sizes, refuse_optax_wrappers
-from discover.optim.family import DiscoverState
+from discover.optim.family import DiscoverState, GroupTransformation
 
 MODES = ("vmap", "map")
 
@@ -90,7 +90,7 @@ def accumulate_groups(value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
     return accumulated
 
 
-def mean_over_groups() -> optax.GradientTransformationExtraArgs:
+def mean_over_groups() -> GroupTransformation:
     """The mean gradient of the batch from one gradient per group: Σ_k b_k ĝ_k / |B|.
 
     It makes any optax optimizer take the same call as Discover:
@@ -101,27 +101,34 @@ def mean_over_groups() -> optax.GradientTransformationExtraArgs:
         del params
         return optax.EmptyState()
 
-    def update(updates, state, params=None, *, group_sizes=None, **_):
+    def update(updates, state, params=None, *, group_sizes=None, affine=None, **_):
         refuse_optax_wrappers("mean_over_groups")
         num_groups = check_group_axis(updates, params)
-        if group_sizes is None:
-            return jax.tree.map(lambda g: jnp.mean(g, axis=0, dtype=_wide(g)), updates), state
-        sizes = check_group_sizes(group_sizes, num_groups)
+        means = mean(updates, None if group_sizes is None else check_group_sizes(group_sizes, num_groups))
+        if affine is not None:
+            means = jax.tree.map(
+                lambda m, o: jnp.asarray(affine.scale, m.dtype) * m + o.astype(m.dtype), means, affine.offset
+            )
+        return means, state
+
+    def mean(grads, sizes):
+        if sizes is None:
+            return jax.tree.map(lambda g: jnp.mean(g, axis=0, dtype=_wide(g)), grads)
         sizes = jnp.maximum(sizes, 0).astype(jnp.result_type(float))
         total = jnp.sum(sizes)
         share = sizes / jnp.where(total > 0, total, 1)
 
-        def mean(g):
+        def weighted(g):
             column = share.astype(_wide(g)).reshape(-1, *(1,) * (g.ndim - 1))
             # A group that does not count may hold anything, NaN included.
             return jnp.sum(jnp.where(column > 0, column * g, 0), axis=0)
 
-        return jax.tree.map(mean, updates), state
+        return jax.tree.map(weighted, grads)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return GroupTransformation(init, update)
 
 
-def skip_empty_batches(inner: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
+def skip_empty_batches(inner: optax.GradientTransformationExtraArgs) -> GroupTransformation:
     """Leaves parameters and state unchanged when a batch has no examples (all `group_sizes` are 0)."""
 
     def update(updates, state, params=None, *, group_sizes=None, **extra):
@@ -137,7 +144,7 @@ def skip_empty_batches(inner: optax.GradientTransformationExtraArgs) -> optax.Gr
         state = jax.tree.map(keep_old, new_state, state, is_leaf=lambda node: isinstance(node, DiscoverState))
         return jax.tree.map(lambda u: jnp.where(active, u, 0), new_updates), state
 
-    return optax.GradientTransformationExtraArgs(inner.init, update)
+    return GroupTransformation(inner.init, update)
 
 
 def _wide(array: jax.Array) -> Any:

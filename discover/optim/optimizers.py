@@ -13,7 +13,7 @@ import optax
 
 from discover.optim._checks import check_not_negative, check_unit_interval, is_zero
 from discover.optim.clusters import Clusters
-from discover.optim.family import scale_by_discover
+from discover.optim.family import Affine, GroupTransformation, scale_by_discover
 from discover.optim.groups import mean_over_groups, skip_empty_batches
 from discover.optim.plain import scale_by_qhm
 from discover.optim.transport import igt
@@ -22,9 +22,7 @@ DEFAULT_BETA = 0.95
 DEFAULT_NU = 0.95
 
 
-def sgd(
-    learning_rate: Any, *, weight_decay: Any = 0.0, mask: Any = None, l2: Any = 0.0
-) -> optax.GradientTransformationExtraArgs:
+def sgd(learning_rate: Any, *, weight_decay: Any = 0.0, mask: Any = None, l2: Any = 0.0) -> GroupTransformation:
     """Stochastic gradient descent: θ ← θ − μ ĝ.
 
     Args:
@@ -41,7 +39,7 @@ def sgd(
 
 def momentum(
     learning_rate: Any, beta: Any = 0.9, *, weight_decay: Any = 0.0, mask: Any = None, l2: Any = 0.0
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """Momentum with the paper's weighting: v ← βv + (1 − β)ĝ, θ ← θ − μv.
 
     It is heavy ball (`optax.sgd(lr, momentum=beta)`) at the learning rate lr = μ(1 − β). The other arguments are
@@ -58,7 +56,7 @@ def qhm(
     weight_decay: Any = 0.0,
     mask: Any = None,
     l2: Any = 0.0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """Quasi-hyperbolic momentum: θ ← θ − μ[νv + (1 − ν)ĝ], v as in `momentum`. See `scale_by_qhm` and `sgd`."""
     parts = (mean_over_groups(), scale_by_qhm(beta, nu))
     return direction_to_optimizer(*parts, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2)
@@ -72,7 +70,7 @@ def igt_momentum(
     weight_decay: Any = 0.0,
     mask: Any = None,
     l2: Any = 0.0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """The paper's IGT: implicit gradient transport around `momentum`.
 
     The paper writes its momentum without the (1 − β) weighting; its μ is (1 − β) times the learning rate here.
@@ -91,7 +89,7 @@ def adam(
     weight_decay: Any = 0.0,
     mask: Any = None,
     l2: Any = 0.0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """Adam on the mean over the groups; with `weight_decay`, AdamW. The other arguments are those of `sgd`."""
     check_unit_interval("beta1", beta1)
     check_unit_interval("beta2", beta2)
@@ -111,7 +109,7 @@ def discover(
     weight_decay: Any = 0.0,
     mask: Any = None,
     l2: Any = 0.0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """One momentum per cluster: θ ← θ − μd, with the direction d of `scale_by_discover`.
 
     Args:
@@ -135,9 +133,7 @@ def discover(
     return direction_to_optimizer(rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2)
 
 
-def discover_qhm(
-    learning_rate: Any, clusters: Clusters, *, nu: Any, **options: Any
-) -> optax.GradientTransformationExtraArgs:
+def discover_qhm(learning_rate: Any, clusters: Clusters, *, nu: Any, **options: Any) -> GroupTransformation:
     """Discover-QHM: `discover` under the paper's name for 0 < ν < 1, with ν to be chosen by the caller."""
     return discover(learning_rate, clusters, nu=nu, **options)
 
@@ -150,7 +146,7 @@ def discover_igt(
     mask: Any = None,
     l2: Any = 0.0,
     **options: Any,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """Discover-IGT: implicit gradient transport around `discover`, whose other options it takes.
 
     Evaluate at `igt_eval_params(state, params)`. See `igt` for `tail_fraction`.
@@ -160,38 +156,38 @@ def discover_igt(
 
 def direction_to_optimizer(
     *direction: optax.GradientTransformation, learning_rate: Any, weight_decay: Any, mask: Any, l2: Any
-) -> optax.GradientTransformationExtraArgs:
-    """Direction, then decoupled decay, then the step: θ ← θ(1 − λμ_t) − μ_t d."""
+) -> GroupTransformation:
+    """Direction (a `GroupTransformation` first), then decoupled decay, then the step: θ ← θ(1 − λμ_t) − μ_t d."""
     check_not_negative("learning_rate", learning_rate)
     check_not_negative("weight_decay", weight_decay)
     decay = [] if is_zero(weight_decay) else [optax.add_decayed_weights(weight_decay, mask)]
-    parts = [*_l2(l2, mask), *direction, *decay, optax.scale_by_learning_rate(learning_rate)]
-    return skip_empty_batches(optax.chain(*parts))
+    chain = optax.chain(*direction, *decay, optax.scale_by_learning_rate(learning_rate))
+    return penalised(skip_empty_batches(chain), l2, mask)
 
 
-def transported(
-    inner: optax.GradientTransformationExtraArgs, tail_fraction: Any, *, mask: Any, l2: Any
-) -> optax.GradientTransformationExtraArgs:
-    # The penalty belongs to the loss, so its gradient is taken at the shifted point too: before the transport.
-    return skip_empty_batches(optax.chain(*_l2(l2, mask), igt(inner, tail_fraction)))
+def transported(inner: GroupTransformation, tail_fraction: Any, *, mask: Any, l2: Any) -> GroupTransformation:
+    """`igt` around an optimizer. The penalty belongs to the loss: its gradient is taken at the shifted point too."""
+    return penalised(igt(inner, tail_fraction), l2, mask)
 
 
-def _l2(l2: Any, mask: Any) -> list[optax.GradientTransformationExtraArgs]:
+def penalised(inner: GroupTransformation, l2: Any, mask: Any) -> GroupTransformation:
     """Adds λθ to every group's gradient, or nothing when λ is 0."""
     check_not_negative("l2", l2)
     if is_zero(l2):
-        return []
+        return inner
 
-    def update(updates, state, params=None, **_):
+    def update(updates, state, params=None, **extra):
         if params is None:
             raise ValueError("l2 needs the parameters: call tx.update(grads, state, params, ...)")
         chosen = mask(params) if callable(mask) else mask
         if chosen is None:
             chosen = jax.tree.map(lambda _: True, params)
 
-        def add(on, g, p):
-            return g + jnp.asarray(l2, g.dtype) * p.astype(g.dtype)[None] if on else g
+        def gradient(on, p):
+            wide = p.astype(jnp.promote_types(p.dtype, jnp.float32))
+            return jnp.asarray(l2, wide.dtype) * wide if on else jnp.zeros_like(wide)
 
-        return jax.tree.map(add, chosen, updates, params), state
+        penalty = Affine(1.0, jax.tree.map(gradient, chosen, params))
+        return inner.update(updates, state, params, affine=penalty, **extra)
 
-    return [optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)]
+    return GroupTransformation(inner.init, update)

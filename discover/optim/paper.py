@@ -5,6 +5,7 @@ example per batch and α_n = α/p_n these agree; with several groups they do not
 library's own rule is in `family.py`; `docs/family.md` says where the two agree and where they part.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -14,11 +15,15 @@ import optax
 from discover.optim._checks import check_cluster_ids, check_group_axis, check_group_sizes, check_unit_interval
 from discover.optim.clusters import Clusters
 from discover.optim.family import (
+    Affine,
     BatchWeights,
     DiscoverState,
+    GroupTransformation,
     average_by_cluster,
     batch_weights,
+    map_leaves,
     scale_by_discover,
+    through,
 )
 from discover.optim.groups import mean_over_groups
 from discover.optim.optimizers import direction_to_optimizer, transported
@@ -83,7 +88,7 @@ def paper_discover(
     weight_decay: Any = 0.0,
     mask: Any = None,
     l2: Any = 0.0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """Discover as printed in Algorithm 1.
 
     θ ← θ − μ(ḡ + Δ); g_n ← g_n + α_n δ_n for the clusters in the batch; ḡ ← ḡ + αΔ.
@@ -109,7 +114,7 @@ def paper_discover_qhm(
     weight_decay: Any = 0.0,
     mask: Any = None,
     l2: Any = 0.0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """Discover-QHM as printed.
 
     Its lines update a buffer twice in one step, to an index t + 2: h_n = g_n + α_n δ_n, ḡ ← ḡ + αΔ as in Algorithm 1,
@@ -131,18 +136,18 @@ def paper_discover_igt(
     weight_decay: Any = 0.0,
     mask: Any = None,
     l2: Any = 0.0,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     """Discover-IGT as printed: one transported average v_t stands for the gradient of every cluster.
 
     v_t as in (T3) of `transport.py` for the whole batch; then Algorithm 1 with v_t in place of each gradient. Arguments
     as for `paper_discover` and `igt`.
     """
-    rule = optax.chain(_same_for_every_group(), _scale_by_printed(clusters, alpha, alpha_n, _algorithm_1))
+    rule = _on_the_mean(_scale_by_printed(clusters, alpha, alpha_n, _algorithm_1))
     inner = direction_to_optimizer(rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=0.0)
     return transported(inner, tail_fraction, mask=mask, l2=l2)
 
 
-def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: Any) -> Any:
+def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: Any) -> GroupTransformation:
     check_unit_interval("alpha", alpha)
     if alpha_n is not None:
         check_unit_interval("alpha_n", alpha_n)
@@ -152,22 +157,18 @@ def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: A
         del share
         return alpha / p if alpha_n is None else jnp.full_like(p, alpha_n)
 
-    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, **_):
+    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, affine=None, **_):
         del params
         num_groups = check_group_axis(updates, state.mean)
         ids = check_cluster_ids(cluster_ids, num_groups)
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
         weights, _ = batch_weights(ids, sizes, probs, None, correction=1.0, rate=rate)
-        leaves, treedef = jax.tree.flatten(updates)
-        results = [
-            equations(alpha, weights, *leaf)
-            for leaf in zip(leaves, jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers))
-        ]
-        direction, mean, buffers = (treedef.unflatten(part) for part in zip(*results))
+        rule = functools.partial(equations, alpha, weights)
+        direction, mean, buffers = map_leaves(rule, updates, state, affine)
         return direction, DiscoverState(mean, buffers, None)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return GroupTransformation(init, update)
 
 
 class _Terms(NamedTuple):
@@ -178,11 +179,11 @@ class _Terms(NamedTuple):
     delta: jax.Array  # [...], Δ
 
 
-def _terms(weights: BatchWeights, grads: jax.Array, buffers: jax.Array) -> _Terms:
+def _terms(weights: BatchWeights, grads: jax.Array, buffers: jax.Array, affine: Affine | None) -> _Terms:
     def per_group(values):
         return values.astype(buffers.dtype).reshape(-1, *(1,) * (buffers.ndim - 1))
 
-    grads = jnp.where(per_group(weights.valid) > 0, grads.astype(buffers.dtype), 0)
+    grads = jnp.where(per_group(weights.valid) > 0, through(affine, grads.astype(buffers.dtype)), 0)
     old = buffers[weights.read_ids]
     cluster_grads = average_by_cluster(weights, grads)
     moved = old + per_group(weights.rate) * (cluster_grads - old)
@@ -190,15 +191,15 @@ def _terms(weights: BatchWeights, grads: jax.Array, buffers: jax.Array) -> _Term
     return _Terms(old, cluster_grads, moved, share, jnp.sum(share * (grads - old), axis=0))
 
 
-def _algorithm_1(alpha, weights, grads, mean, buffers):
-    terms = _terms(weights, grads, buffers)
+def _algorithm_1(alpha, weights, grads, mean, buffers, affine):
+    terms = _terms(weights, grads, buffers, affine)
     direction = jnp.where(weights.active, mean + terms.delta, 0)
     buffers = buffers.at[weights.write_ids].set(terms.moved, mode="drop", unique_indices=True)
     return direction, mean + alpha * terms.delta, buffers
 
 
-def _discover_qhm(nu, alpha, weights, grads, mean, buffers):
-    terms = _terms(weights, grads, buffers)
+def _discover_qhm(nu, alpha, weights, grads, mean, buffers, affine):
+    terms = _terms(weights, grads, buffers, affine)
     mean = mean + alpha * terms.delta
     step = mean + jnp.sum(terms.share * (terms.cluster_grads - terms.moved), axis=0)
     stored = nu * terms.moved + (1 - nu) * terms.cluster_grads
@@ -206,12 +207,13 @@ def _discover_qhm(nu, alpha, weights, grads, mean, buffers):
     return jnp.where(weights.active, step, 0), mean, buffers
 
 
-def _same_for_every_group() -> optax.GradientTransformationExtraArgs:
-    """Replaces each group's gradient by the batch's mean gradient."""
+def _on_the_mean(rule: GroupTransformation) -> GroupTransformation:
+    """The rule, fed with the batch's mean gradient in place of each group's."""
 
-    def update(updates, state, params=None, *, group_sizes=None, **_):
+    def update(updates, state, params=None, *, group_sizes=None, affine=None, **extra):
         num_groups = check_group_axis(updates, params)
-        mean, _ = mean_over_groups().update(updates, optax.EmptyState(), group_sizes=group_sizes)
-        return jax.tree.map(lambda m: jnp.broadcast_to(m, (num_groups, *m.shape)), mean), state
+        mean, _ = mean_over_groups().update(updates, optax.EmptyState(), group_sizes=group_sizes, affine=affine)
+        same = jax.tree.map(lambda m: jnp.broadcast_to(m, (num_groups, *m.shape)), mean)
+        return rule.update(same, state, params, group_sizes=group_sizes, **extra)
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    return GroupTransformation(rule.init, update)

@@ -20,6 +20,7 @@ import optax
 from jax.core import Tracer
 
 from discover.optim._checks import check_group_axis, refuse_optax_wrappers
+from discover.optim.family import Affine, GroupTransformation, through
 from discover.optim.groups import mean_over_groups, skip_empty_batches
 
 
@@ -46,7 +47,7 @@ def averaging_weight(step: Any, tail_fraction: Any = None) -> jax.Array:
     return jnp.where(s <= 1, 0, jnp.maximum(c * before / (1 + c * before) * tail, 0))
 
 
-def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> optax.GradientTransformationExtraArgs:
+def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> GroupTransformation:
     """Implicit gradient transport around an optimizer of this library: (T1) to (T3).
 
     Args:
@@ -77,23 +78,30 @@ def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> optax
         true_params = jax.tree.map(jnp.copy, params)
         return IgtState(jnp.zeros((), jnp.int32), true_params, jax.tree.map(zero, params), inner.init(params))
 
-    def update(updates, state, params=None, *, group_sizes=None, **extra):
+    def update(updates, state, params=None, *, group_sizes=None, affine=None, **extra):
         if params is None:
             raise ValueError("igt needs the parameters: call tx.update(grads, state, params, ...)")
         refuse_optax_wrappers("igt")
-        num_groups = check_group_axis(updates, state.average)
+        check_group_axis(updates, state.average)
         gamma = averaging_weight(state.steps + 1, tail_fraction)
 
         def blend(average, gradient):
             g = gamma.astype(average.dtype)
             return g * average + (1 - g) * gradient.astype(average.dtype)
 
-        per_group = jax.tree.map(
-            lambda v, g: blend(jnp.broadcast_to(v, (num_groups, *v.shape)), g), state.average, updates
-        )
-        batch_mean, _ = group_mean.update(updates, optax.EmptyState(), group_sizes=group_sizes)
+        batch_mean, _ = group_mean.update(updates, optax.EmptyState(), group_sizes=group_sizes, affine=affine)
         average = jax.tree.map(blend, state.average, batch_mean)
-        step, inner_state = inner.update(per_group, state.inner, state.params, group_sizes=group_sizes, **extra)
+        # (T3) is the same affine function of every group's gradient, so the v_k need not be formed.
+        scale, offset = affine or (1.0, jax.tree.map(jnp.zeros_like, state.average))
+        transported = Affine((1 - gamma) * scale, jax.tree.map(blend, state.average, offset))
+        extra |= {"group_sizes": group_sizes}
+        if isinstance(inner, GroupTransformation):
+            step, inner_state = inner.update(updates, state.inner, state.params, affine=transported, **extra)
+        else:
+            per_group = jax.tree.map(
+                lambda g, o: through(Affine(transported.scale, o), g.astype(o.dtype)), updates, transported.offset
+            )
+            step, inner_state = inner.update(per_group, state.inner, state.params, **extra)
 
         true_params = optax.apply_updates(state.params, step)
         next_gamma = averaging_weight(state.steps + 2, tail_fraction)
@@ -105,7 +113,7 @@ def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> optax
         shifted = jax.tree.map(shifted_step, true_params, state.params, params)
         return shifted, IgtState(state.steps + 1, true_params, average, inner_state)
 
-    return skip_empty_batches(optax.GradientTransformationExtraArgs(init, update))
+    return skip_empty_batches(GroupTransformation(init, update))
 
 
 def igt_eval_params(state: Any, params: Any) -> Any:

@@ -18,7 +18,20 @@ WARPS = 4
 
 
 def _kernel(
-    ids_ref, scalars_ref, grads_ref, mean_ref, buffers_ref, direction_ref, new_mean_ref, new_buffers_ref, *, size, block
+    ids_ref,
+    scalars_ref,
+    grads_ref,
+    mean_ref,
+    buffers_ref,
+    scale_ref,
+    offset_ref,
+    direction_ref,
+    new_mean_ref,
+    new_buffers_ref,
+    *,
+    size,
+    block,
+    affine,
 ):
     num_groups, num_clusters = grads_ref.shape[0], buffers_ref.shape[0]
     at = pl.program_id(0) * block + jnp.arange(block)
@@ -31,9 +44,12 @@ def _kernel(
     active, mean_keep = scalars_ref[0], scalars_ref[1]
     mean = plgpu.load(mean_ref.at[at], mask=inside, other=0)
     dtype = mean.dtype
+    offset = plgpu.load(offset_ref.at[at], mask=inside, other=0) if affine else None
     grads, old = [], []
     for k in range(num_groups):
         gradient = plgpu.load(grads_ref.at[jnp.full_like(at, k), at], mask=inside, other=0).astype(dtype)
+        if affine:
+            gradient = scale_ref[0] * gradient + offset
         grads.append(jnp.where(valid(k) > 0, gradient, 0))
         old.append(plgpu.load(buffers_ref.at[ids_ref[k], at], mask=inside, other=0).astype(dtype))
 
@@ -80,6 +96,7 @@ def apply_rule(
     grads: jax.Array,
     mean: jax.Array,
     buffers: jax.Array,
+    affine: Any = None,
     *,
     block: int = BLOCK,
     warps: int = WARPS,
@@ -87,9 +104,10 @@ def apply_rule(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The same function as `family.apply_rule`, for at most `MAX_GROUPS` groups and a float32 mean."""
     num_groups, num_clusters, size = grads.shape[0], buffers.shape[0], mean.size
+    scale, offset = (1.0, jnp.zeros(1, mean.dtype)) if affine is None else affine
     flat = jax.ShapeDtypeStruct((size,), mean.dtype)
     direction, new_mean, new_buffers = pl.pallas_call(
-        functools.partial(_kernel, size=size, block=block),
+        functools.partial(_kernel, size=size, block=block, affine=affine is not None),
         out_shape=(flat, flat, jax.ShapeDtypeStruct((num_clusters, size), buffers.dtype)),
         grid=(pl.cdiv(size, block),),
         input_output_aliases={3: 1, 4: 2},
@@ -102,5 +120,7 @@ def apply_rule(
         grads.reshape(num_groups, size),
         mean.reshape(size),
         buffers.reshape(num_clusters, size),
+        jnp.asarray(scale, mean.dtype).reshape(1),
+        offset.astype(mean.dtype).reshape(-1),
     )
     return direction.reshape(mean.shape), new_mean.reshape(mean.shape), new_buffers.reshape(buffers.shape)

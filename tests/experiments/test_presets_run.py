@@ -34,7 +34,7 @@ def folder(tmp_path_factory) -> Path:
 
 def run_preset(name: str, optimizer: str, folder: Path, out: Path, *changes: str):
     config = get_preset(name).config_for(optimizer)
-    data = ["data.source=folder", f"data.path={folder}", "data.size=none"]
+    data = ["data.source=folder", f"data.path={folder}", "data.size=40"]
     return run(config.override([*data, *TINY, *SHORT, *changes]).check(), out)
 
 
