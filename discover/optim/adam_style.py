@@ -24,7 +24,7 @@ def discover_adam(
     *,
     beta: Any = DEFAULT_BETA,
     nu: Any = DEFAULT_NU,
-    beta1: Any = 0.9,
+    beta1: Any = 0.0,
     beta2: Any = 0.999,
     eps: Any = 1e-8,
     rate: str = "proportional",
@@ -44,7 +44,8 @@ def discover_adam(
       clusters: the clusters and their probabilities.
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the direction is momentum.
-      beta1: β₁ in [0, 1], Adam's own momentum on top of the clusters'.
+      beta1: β₁ in [0, 1], Adam's own momentum on top of the clusters'. They remember already, so it is 0 by default:
+        0.9 on top of β = 0.95 was worse at every learning rate that we tried (`docs/adam.md`).
       beta2: β₂ in [0, 1], how long Adam remembers the squares.
       eps: ε, added to the root of the squares.
       rate, buffer_dtype, estimate_probs: see `scale_by_discover`.

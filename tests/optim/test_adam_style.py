@@ -19,7 +19,7 @@ def exact(actual, expected):
 @pytest.mark.parametrize(("beta", "nu"), [(0.0, 1.0), (0.9, 0.0)])
 def test_one_cluster_without_memory_of_its_own_is_adam(beta, nu):
     batches = [[(0, size, group) for _, size, group in batch] for batch in problem.draw_batches(80, 3, PROBS)]
-    tx = discover.discover_adam(0.01, discover.Clusters.uniform(1), beta=beta, nu=nu, weight_decay=0.1)
+    tx = discover.discover_adam(0.01, discover.Clusters.uniform(1), beta=beta, nu=nu, beta1=0.9, weight_decay=0.1)
     path, _ = problem.train(tx, problem.start(), batches)
     exact(path, problem.train(discover.adam(0.01, weight_decay=0.1), problem.start(), batches)[0])
 
