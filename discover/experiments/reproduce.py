@@ -28,28 +28,9 @@ from discover.experiments.compare import choose_rate, spread
 from discover.experiments.comparison_plan import describe_batches, purity
 from discover.experiments.config import Config
 from discover.experiments.reproduce_plans import Panel, Result, Row
-from discover.experiments.sweep_claims import claim
+from discover.experiments.sweep_claims import Deadline, OutOfTime, claim
 
 COMPARISON = "comparison.json"
-
-
-class OutOfTime(Exception):
-    """The time is up; raised between two units, with everything so far on disk."""
-
-
-@dataclasses.dataclass
-class Deadline:
-    """When to stop: after the unit in progress once ``seconds`` have passed (None: never)."""
-
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        self._began = time.monotonic()
-
-    def check(self) -> None:
-        """Raises :class:`OutOfTime` if the time is up."""
-        if self.seconds is not None and time.monotonic() - self._began >= self.seconds:
-            raise OutOfTime
 
 
 def reproduce(

@@ -1,8 +1,10 @@
-"""Who works on what: several processes share a folder of work, and a killed one leaves nothing locked."""
+"""Who works on what and for how long: several processes share a folder of work; a killed one locks nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +41,22 @@ def claim(path: Path, *, wait: bool = False) -> Iterator[bool]:
             yield True
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class OutOfTime(Exception):
+    """The time is up; raised between two units, with everything so far on disk."""
+
+
+@dataclasses.dataclass
+class Deadline:
+    """When to stop: after the unit in progress once ``seconds`` have passed (None: never)."""
+
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+
+    def check(self) -> None:
+        """Raises :class:`OutOfTime` if the time is up."""
+        if self.seconds is not None and time.monotonic() - self._began >= self.seconds:
+            raise OutOfTime
