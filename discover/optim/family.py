@@ -34,6 +34,7 @@ from discover.optim._checks import (
     check_unit_interval,
     refuse_optax_wrappers,
 )
+from discover.optim._context import in_slices
 from discover.optim.clusters import Clusters
 
 
@@ -145,7 +146,7 @@ def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array,
     XLA would impose the memory layout that a kernel needs. That cost 6 ms of a 22 ms step.
     """
     plain = functools.partial(apply_rule, weights)
-    if jax.default_backend() != "gpu" or weights.share.size > update_kernel.MAX_GROUPS:
+    if jax.default_backend() != "gpu" or in_slices.get() or weights.share.size > update_kernel.MAX_GROUPS:
         return plain
     scalars = update_kernel.pack(weights)
 

@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from discover.optim._checks import check_choice, check_cluster_ids, check_group_axis, check_group_sizes
+from discover.optim._context import in_slices
 from discover.optim.groups import group_value_and_grad
 from discover.optim.slices import Slices, check_mesh
 from discover.optim.transport import igt_eval_params
@@ -127,7 +128,11 @@ def shard_by_parameter(
         updates = jax.tree.map(lambda g, dtype: g.astype(dtype), updates, dtypes)
 
         cut = slices.cut(params)
-        updates, state = inner.update(updates, state, cut, group_sizes=sizes, **extra)
+        token = in_slices.set(devices > 1)
+        try:
+            updates, state = inner.update(updates, state, cut, group_sizes=sizes, **extra)
+        finally:
+            in_slices.reset(token)
         return _gather(slices, updates, cut, params), slices.place(state)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from discover.cli import main
 from discover.experiments.config import Config
 from discover.experiments.run import load_params, run
 from discover.experiments.team import Team
@@ -142,3 +143,19 @@ def test_arrays_of_checkpoints_fit_any_number_of_devices(stored, wanted):
 def test_what_cannot_be_is_said_in_one_line(call, says):
     with pytest.raises(RunError, match=says):
         call()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--devices", "99"], "discover: the number of devices must be from 1 to 8, got 99"),
+        (["--devices", "3"], "discover: batches.groups must be a multiple of the 3 devices"),
+        (["--coordinator", "here"], "discover: --coordinator goes with --num-processes and --process-id"),
+    ],
+)
+def test_the_command_line_says_it_too(options, says, tmp_path, capsys):
+    arguments = ["train", "digits", "--out", str(tmp_path / "run"), "--set", "batches.groups=4", *options]
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(says)

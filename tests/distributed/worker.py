@@ -29,9 +29,11 @@ class FaultyTeam(Team):
 
     def draw(self, draw, images):
         drawn = super().draw(draw, images)
+        happened = []
 
         def faulty(first, count):
-            if self.processes.index == int(who) and first >= int(step):
+            if self.processes.index == int(who) and first >= int(step) and not happened:
+                happened.append(first)
                 if kind == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 if kind == "term":

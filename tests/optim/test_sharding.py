@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import discover
+from discover.optim._context import in_slices
 from discover.optim.communication import bytes_sent, collectives, count_kinds
 from discover.optim.sharding import (
     pad_groups,
@@ -111,8 +112,8 @@ def reference(name):
     return train(OPTIMIZERS[name](), discover.group_value_and_grad(loss), make_params(), make_batches())
 
 
-# All optimizers on 8 devices, and two of them on every number, are checked always; the rest on demand.
-ALWAYS = [(name, 8) for name in OPTIMIZERS] + [(n, d) for n in ("momentum", "discover") for d in (1, 2, 4)]
+# All optimizers on 8 devices, and Discover on every number, are checked always; the rest on demand.
+ALWAYS = [(name, 8) for name in OPTIMIZERS] + [("discover", devices) for devices in (1, 2, 4)]
 ON_DEMAND = [pair for pair in itertools.product(OPTIMIZERS, (1, 2, 4)) if pair not in ALWAYS]
 
 
@@ -388,6 +389,22 @@ def test_the_state_s_shapes_and_places_are_known_without_computing_it():
     for want, got in itertools.zip_longest(jax.tree.leaves(abstract), jax.tree.leaves(state)):
         assert (want.shape, want.dtype) == (got.shape, got.dtype)
         assert want.sharding.is_equivalent_to(got.sharding, got.ndim)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_kernels_are_told_to_stay_away_from_slices_on_several_devices(devices):
+    seen = []
+
+    def update(updates, state, params=None, **_):
+        del params
+        seen.append(in_slices.get())
+        return jax.tree.map(lambda g: jnp.sum(g, axis=0), updates), state
+
+    inner = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    tx = shard_by_parameter(inner, make_mesh(devices))
+    jax.eval_shape(lambda g, p: tx.update(g, (), p), jnp.ones((2, 3)), jnp.ones(3))
+    assert seen == [devices > 1]
+    assert not in_slices.get()
 
 
 def test_members_may_train_side_by_side():
