@@ -67,6 +67,8 @@ def write_validation_figure(
 ) -> list[Path]:
     """Draws `advice-validation`: predicted against measured gain, one point per setting, one panel per data set.
 
+    An arrow marks a gain that is only a lower bound, since the slower optimizer did not reach the target.
+
     Args:
       records: by data set, what `discover.experiments.validate_advice.validate` returned.
       directory: where it goes.
@@ -88,6 +90,12 @@ def write_validation_figure(
                     fillstyle="none" if row["label_noise"] else "full",
                     markeredgewidth=1.4, alpha=0.9,
                 )  # fmt: skip
+            for row in record["rows"]:
+                if row["censored"]:  # the target was not reached within the steps: the gain is at least this
+                    axes.annotate(
+                        "", (row["predicted"], row["measured"] * 1.13), (row["predicted"], row["measured"]),
+                        arrowprops={"arrowstyle": "->", "color": _INK},
+                    )  # fmt: skip
             axes.set_xscale("log")
             axes.set_yscale("log")
             most = 1.1 * max(max(row["predicted"], row["measured"]) for row in record["rows"])
