@@ -175,8 +175,8 @@ def _check_same(plan: SweepPlan, directory: Path, record: dict[str, Any]) -> Non
         theirs = {**theirs, "trials": mine["trials"]}
     for key, value in mine.items():
         if theirs.get(key) != value:
-            then = "another" if isinstance(value, dict) else f"{theirs.get(key)}, now {value}"
-            raise SweepError(f"{directory} holds another sweep ({key} was {then}); choose another --out")
+            how = f"its {key} differs" if isinstance(value, dict) else f"{key} was {theirs.get(key)}, now {value}"
+            raise SweepError(f"{directory} holds another sweep ({how}); choose another --out")
 
 
 def _record(

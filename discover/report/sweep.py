@@ -66,12 +66,11 @@ def draw_sweep(record: dict[str, Any]) -> Figure:
         _draw_axis(panels[0][column], record, name, axis)
     panels[0][0].set_ylabel("validation accuracy (%)")
     seeds, count = len(record["seeds"]), len(record["trials"])
-    title = f"{series_name(record['optimizer'])} on {record['preset']}"
+    note = f"{count} trials, mean of {seeds} seed{'s' if seeds > 1 else ''} each"
+    title = f"{series_name(record['optimizer'])} on {record['preset']}: {note}"
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11.5)
     handles, labels = panels[0][0].get_legend_handles_labels()
-    note = f"{count} trials, mean of {seeds} seed{'s' if seeds > 1 else ''} each"
-    figure.legend(handles, labels, title=note, title_fontsize=8.5, loc="outside lower left", ncols=4, frameon=False,
-                  fontsize=8.5)  # fmt: skip
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8.5)
     return figure
 
 

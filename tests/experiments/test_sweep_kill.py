@@ -1,0 +1,68 @@
+"""A sweep that is killed, wherever, ends with the same trials and the same winner; processes share one in peace."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HARNESS = Path(__file__).with_name("sweep_kill_harness.py")
+
+
+@pytest.fixture(scope="module", params=[3, pytest.param(18, marks=pytest.mark.slow)])
+def harness(request, tmp_path_factory):
+    pytest.importorskip("optuna")
+    folder = tmp_path_factory.mktemp("sweeps")
+    environment = dict(os.environ)
+    environment.pop("XLA_FLAGS", None)  # one device, as a user has it
+    environment |= {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "PYTHONPATH": os.pathsep.join([str(HARNESS.parents[2]), environment.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, str(HARNESS), str(folder), "0", str(request.param)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, json.loads((folder / "report.json").read_text()), request.param
+
+
+def read(folder, name):
+    return json.loads((folder / name / "sweep.json").read_text())
+
+
+@pytest.mark.parametrize("search", ["grid", "tpe"])
+def test_a_killed_sweep_has_the_same_trials_and_the_same_winner(harness, search):
+    folder, report, kills = harness
+    killed = [kill for kill in report["kills"] if kill[0] == search and kill[3] == -signal.SIGKILL]
+    assert len(killed) >= (kills // 2 + 1 if search == "tpe" else 1), report["kills"]
+    unbroken, broken = read(folder, f"{search}-unbroken"), read(folder, f"{search}-broken")
+    assert unbroken["status"] == broken["status"] == "finished"
+    assert broken["trials"] == unbroken["trials"]
+    assert broken["winner"] == unbroken["winner"] is not None
+    assert broken["best"] == unbroken["best"]
+
+
+def test_processes_on_one_folder_share_the_trials_even_if_one_dies(harness):
+    folder, report, _ = harness
+    for search in ("grid", "tpe"):
+        if f"{search}-shared" not in report:
+            continue
+        endings = sorted(report[f"{search}-shared"])
+        assert endings[0] == -signal.SIGKILL
+        assert set(endings[1:]) == {0}
+        shared, alone = read(folder, f"{search}-shared"), read(folder, f"{search}-unbroken")
+        ended = [int(n) for path in folder.glob(f"{search}-shared.*.ended") for n in path.read_text().split()]
+        assert sorted(ended) == [trial["number"] for trial in shared["trials"]] == list(range(len(alone["trials"])))
+        if search == "grid":  # with optuna the order in which trials end decides what is tried next
+            assert shared["trials"] == alone["trials"]
+            assert shared["winner"] == alone["winner"]
