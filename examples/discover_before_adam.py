@@ -16,16 +16,20 @@ def main() -> dict[str, float]:
     texts = np.stack(list(text_domains.load_texts().values()))
     cut = texts.shape[1] * 9 // 10
     steps = text_domains.STEPS
-    after = (
-        optax.clip_by_global_norm(1.0),  # of one direction, not of one gradient per group
-        optax.scale_by_adam(b1=0.0),  # the clusters remember already
-        optax.add_decayed_weights(0.01),
-        optax.scale_by_learning_rate(optax.warmup_cosine_decay_schedule(0, 0.003, steps // 8, steps)),
-    )
-    plain = (after[0], optax.scale_by_adam(b1=0.9), *after[2:])
-    rows = {
-        "Adam": optax.chain(discover.mean_over_groups(), *plain),
-        "Discover, then Adam": optax.chain(discover.scale_by_discover(discover.Clusters.uniform(len(texts))), *after),
+
+    def chain(first, rate, b1):
+        return optax.chain(
+            first,
+            optax.clip_by_global_norm(1.0),  # of the one direction that comes out of `first`
+            optax.scale_by_adam(b1=b1),
+            optax.add_decayed_weights(0.01),
+            optax.scale_by_learning_rate(optax.warmup_cosine_decay_schedule(0, rate, steps // 8, steps)),
+        )
+
+    clusters = discover.Clusters.uniform(len(texts))
+    rows = {  # each with its best learning rate of a grid; the clusters remember already, so Adam need not (b1 = 0)
+        "Adam": chain(discover.mean_over_groups(), 0.01, 0.5),
+        "Discover, then Adam": chain(discover.scale_by_discover(clusters), 0.003, 0.0),
     }
     means = {}
     for name, tx in rows.items():

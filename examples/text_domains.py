@@ -112,13 +112,19 @@ def main() -> dict[str, float]:
     cut = text.shape[1] * 9 // 10
     train_text, test_text = text[:, :cut], text[:, cut:]
     clusters = discover.Clusters.uniform(len(texts))
-    warm_up = optax.warmup_cosine_decay_schedule
+    rates = {
+        "momentum": 1.0,
+        "Adam": 0.01,
+        "Discover, then Adam": 0.003,
+        "Adam, mixed": 0.03,
+    }  # each one's best of a grid
+    rate = {name: optax.warmup_cosine_decay_schedule(0, peak, STEPS // 8, STEPS) for name, peak in rates.items()}
     rows = {
-        "momentum": (discover.momentum(warm_up(0, 0.3, 50, STEPS)), False),
-        "Adam": (discover.adam(warm_up(0, 0.003, 50, STEPS)), False),
-        "Discover": (discover.discover(warm_up(0, 0.3, 50, STEPS), clusters), False),
-        "Discover, then Adam": (discover.discover_adam(warm_up(0, 0.003, 50, STEPS), clusters), False),
-        "Adam, mixed batches": (discover.adam(warm_up(0, 0.003, 50, STEPS)), True),
+        "momentum": (discover.momentum(rate["momentum"]), False),
+        "Discover": (discover.discover(rate["momentum"], clusters), False),
+        "Adam": (discover.adam(rate["Adam"], beta1=0.5), False),
+        "Discover, then Adam": (discover.discover_adam(rate["Discover, then Adam"], clusters), False),
+        "Adam, mixed batches": (discover.adam(rate["Adam, mixed"], beta1=0.5), True),
     }
     print(f"{'':20}", *(f"{name:>14}" for name in [*texts, "mean"]))
     means = {}

@@ -40,7 +40,8 @@ def discover_adam(
     optax can be chained after `scale_by_discover` in the same way.
 
     Args:
-      learning_rate: μ, a number or a schedule of the step. Start from the rate that Adam has on shuffled batches.
+      learning_rate: μ, a number or a schedule of the step. Start below Adam's: d has less noise, so its squares are
+        smaller and steps longer (`docs/adam.md`: a third of Adam's was best).
       clusters: the clusters and their probabilities.
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the direction is momentum.

@@ -1,0 +1,77 @@
+"""The examples run as they are, and do what they claim."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+LOOPS = ("optax_loop_nnx", "optax_loop_equinox")
+WAS = re.compile(r"^( *)# was: (.*)\n(.*)$", re.MULTILINE)
+
+
+def run_main(name, monkeypatch, **constants):
+    """The result of an example's `main`, with some of its constants changed to save time."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    names = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    names["main"].__globals__.update(constants)
+    return names["main"]()
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_three_lines_turn_an_optax_loop_into_a_discover_loop(name):
+    """The lines below each `# was:` are put back, and the script must be a running optax loop without Discover."""
+    source = (EXAMPLES / f"{name}.py").read_text()
+    assert len(WAS.findall(source)) == 3
+    before = WAS.sub(r"\1\2", source)
+    changed = [line for line in before.splitlines() if line not in source.splitlines()]
+    assert len(changed) == 3
+    assert not any("discover" in line for line in changed)
+    assert "discover.discover(" in source
+    assert "discover.discover(" not in before
+    plain, ours = {"__name__": name}, {"__name__": name}
+    exec(compile(before, f"{name} as it was", "exec"), plain)
+    exec(compile(source, name, "exec"), ours)
+    assert ours["accuracy"] > max(0.9, plain["accuracy"])
+
+
+def test_classes_as_clusters(monkeypatch):
+    means = run_main("classes_as_clusters", monkeypatch)
+    assert means["Discover"] > max(means["momentum"], means["Adam"]) + 0.1
+    assert means["momentum, shuffled"] > means["Discover"]
+
+
+def test_clients_with_skewed_data(monkeypatch):
+    means = run_main("skewed_clients", monkeypatch)
+    assert means["Discover, p_n known"] > means["momentum"] + 0.03
+
+
+def test_label_noise(monkeypatch):
+    means = run_main("label_noise", monkeypatch, SEEDS=2)
+    assert means["Discover"] > means["momentum"] + 0.05
+
+
+UNIFORM_LOSS = 4.85  # log 128: what knowing nothing costs
+
+
+def test_text_domains_learn_with_every_optimizer(monkeypatch):
+    means = run_main("text_domains", monkeypatch, STEPS=60)
+    assert len(means) == 5
+    assert all(loss < 0.85 * UNIFORM_LOSS for loss in means.values()), means
+
+
+def test_discover_before_adam_learns(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import text_domains
+
+    monkeypatch.setattr(text_domains, "STEPS", 60)
+    means = run_main("discover_before_adam", monkeypatch)
+    assert all(loss < 0.85 * UNIFORM_LOSS for loss in means.values()), means
+
+
+def test_every_example_is_run_by_a_test():
+    elsewhere = {"one_domain_per_worker"}  # by the tests of several processes
+    here = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert path.stem in elsewhere or f'"{path.stem}"' in here, f"{path.name} is not run"
