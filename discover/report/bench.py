@@ -46,7 +46,7 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
         axes.set_yticks(list(places), labels)
         axes.set_xlim(0, max(1.08, 1.05 * max(row["ratio_highest"] for row in rows)))
         axes.set_xlabel("steps per second, momentum = 1")
-        axes.set_title(f"{result['model']}, {result['parameters'] / 1e6:.1f}M parameters, batch {result['batch']}")
+        axes.set_title(f"{result['model']}, {result['parameters']:,} parameters, batch {result['batch']}")
         if any(row["optimizer"] in PAPER for row in rows):
             figure.legend(loc="outside lower right", frameon=False, fontsize=9)
         written = []
