@@ -171,12 +171,14 @@ def _redraw(name: str, directory: Path) -> list[Path]:
         if not (directory / "theory" / "theory.json").is_file():
             raise CommandError(f"there is no record of theory in {directory}: run `discover reproduce theory` first")
         return write_theory_figures(directory / "theory" / "theory.json", directory / "theory")
-    from discover.report.results import write_panel
+    from discover.report.results import write_drift, write_panel
 
     panels = sorted(path.parent for path in (directory / name).glob("*/comparison.json"))
     if not panels:
         raise CommandError(f"there is no record of {name} in {directory}: run `discover reproduce {name}` first")
-    return [path for panel in panels for path in write_panel(panel)]
+    drift = directory / name / "drift"
+    extra = write_drift(drift) if (drift / "drift.json").is_file() else []
+    return [*(path for panel in panels for path in write_panel(panel)), *extra]
 
 
 def _theory(directory: Path, quick: bool) -> dict[str, Any]:
@@ -191,10 +193,16 @@ def _theory(directory: Path, quick: bool) -> dict[str, Any]:
 def _show(result: dict[str, Any]) -> None:
     from discover.cli.console import show_table, stdout
     from discover.report import comparison_table
+    from discover.report.style import series_name
 
     console = stdout()
     for record in result["panels"].values():
-        if record["rows"]:
+        if record["rows"] and record["figure"] == "drift":
+            for row in record["rows"]:
+                last = row["lines"][-1]
+                name = series_name(row["label"])
+                console.print(f"{name}: |mean - sum of buffers| / |sum| = {last['drift']:.1e} at step {last['step']}")
+        elif record["rows"]:
             title = f"{record['preset']} ({record['facts']['data']})"
             show_table(comparison_table(record["rows"], compact=True), title=title)
             console.print(f"[dim]{record['note']}[/dim]", soft_wrap=not console.is_terminal)

@@ -8,6 +8,7 @@ a grouped one, which GPUs run slowly. ::
     OUT/units/<optimizer>-<digest>/      a run directory
     OUT/results-a/clean/comparison.json  the table, the grids, the choices, the environment
     OUT/results-a/clean/runs/<label>/    the chosen learning rate's runs, all seeds together
+    OUT/results-f/drift/drift.json       for result f: ‖ḡ − Σ p_n g_n‖ by step
 
 Several processes may work in one folder: each takes rows that no other is working on.
 """
@@ -31,6 +32,7 @@ from discover.experiments.reproduce_plans import Panel, Result, Row
 from discover.experiments.sweep_claims import Deadline, OutOfTime, claim
 
 COMPARISON = "comparison.json"
+DRIFT = "drift.json"
 
 
 def reproduce(
@@ -70,6 +72,9 @@ def reproduce(
         if record["status"] != "finished":
             status = "stopped"
             break
+    if result.drift and status == "finished":
+        found["drift"] = _drift(result, found, pool, say)
+        status = found["drift"]["status"]
     return {"result": result.name, "question": result.question, "status": status, "panels": found}
 
 
@@ -139,6 +144,40 @@ def _row(panel: Panel, row: Row, directory: Path, pool: _Pool) -> dict[str, Any]
         "steps_per_second": max(speeds) or None,
         "run": f"runs/{slug(row.label)}",
     }
+
+
+def _drift(result: Result, found: dict[str, dict[str, Any]], pool: _Pool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measures the drift of the rows that the result names; what is in `drift.json` already is kept."""
+    from discover.experiments.reproduce_drift import measure_drift
+
+    directory = panel_dir(pool.out, result.name, "drift")
+    directory.mkdir(parents=True, exist_ok=True)
+    panels = {panel.name: panel for panel in result.panels}
+    plans = []
+    for panel, label in result.drift:
+        chosen = next(row["learning_rate"] for row in found[panel]["rows"] if row["label"] == label)
+        row = next(row for row in panels[panel].rows if row.label == label)
+        config = unit_config(row, chosen, panels[panel].seeds[0])
+        plans.append((label, unit_name(config), config))
+    status = "finished"
+    with claim(directory / "locks" / "drift.lock", wait=True):
+        before = records.read_json(directory / DRIFT) if (directory / DRIFT).exists() else {"rows": []}
+        have = {row["unit"]: row for row in before["rows"]}
+        record: dict[str, Any] = {**found[result.drift[0][0]], "figure": "drift", "panel": "drift"}
+        record |= {"title": "How far the running mean is from the mean of the buffers", "seeds": record["seeds"][:1]}
+        try:
+            for label, unit, config in plans:
+                if unit not in have:
+                    pool.limit.check()
+                    lines = measure_drift(config, pool.dataset(config), check_time=pool.limit.check)
+                    have[unit] = {"label": label, "unit": unit, "lines": lines}
+                    say(f"{result.name} drift: {label}: {lines[-1]['drift']:.2g} at step {lines[-1]['step']}")
+        except OutOfTime:
+            status = "stopped"
+        rows = [have[unit] for _, unit, _ in plans if unit in have]
+        record |= {"status": status, "rows": rows, "rows_in_all": len(plans)}
+        records.write_json(directory / DRIFT, record)
+    return record
 
 
 class _Pool:

@@ -147,11 +147,31 @@ class Panel:
 
 @dataclass(frozen=True)
 class Result:
-    """One of our results, at some scale."""
+    """One of our results, at some scale.
+
+    Attributes:
+        name: one of :data:`RESULTS`.
+        question: what it answers.
+        panels: in order.
+        drift: rows (panel, label) of which ‖ḡ − Σ p_n g_n‖ is measured as well, at the learning rate chosen for them.
+    """
 
     name: str
     question: str
     panels: tuple[Panel, ...]
+    drift: tuple[tuple[str, str], ...] = ()
+
+
+DRIFT: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "results-f": (
+        ("eight-groups", "paper_discover"),
+        ("eight-groups", "paper_discover_qhm"),
+        ("eight-groups", "paper_discover_igt"),
+        ("eight-groups", "discover-mapped"),
+        ("one-group", "paper_discover-one group"),
+        ("one-group", "discover-one group"),
+    )
+}
 
 
 RESULTS: Mapping[str, str] = {
@@ -200,7 +220,7 @@ def get_result(
         own = panel.seeds if seeds is None else tuple(seeds)
         tuning = panel.tuning_seeds if seeds is None else tuple(seeds)[:1]
         changed.append(dataclasses.replace(panel, rows=tuple(rows), seeds=own, tuning_seeds=tuning))
-    return Result(name, RESULTS[name], tuple(changed))
+    return Result(name, RESULTS[name], tuple(changed), DRIFT.get(name, ()))
 
 
 def _foreign(optimizer: str) -> set[str]:

@@ -15,7 +15,7 @@ from discover.report.style import Style, series_name, series_styles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_panel", "hardware", "write_panel"]
+__all__ = ["draw_panel", "hardware", "write_drift", "write_panel"]
 
 _CLUSTERS: dict[str, str] = {"augmentations": "augmentations\n(flip, Mixup, CutMix)", "kmeans": "k-means"}
 
@@ -39,6 +39,16 @@ def write_panel(directory: str | Path, formats: Sequence[str] = ("png", "svg")) 
         return [*written.figures, written.page]
     with styled():
         return save_figure(draw_panel(record), directory / "figures", record["panel"], formats)
+
+
+def write_drift(directory: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Draws ``figures/drift.png`` and ``.svg`` from the `drift.json` in ``directory``."""
+    directory = Path(directory)
+    record = read_json(directory / "drift.json")
+    if not record["rows"]:
+        return []
+    with styled():
+        return save_figure(_drift(record), directory / "figures", "drift", formats)
 
 
 def draw_panel(record: dict[str, Any]) -> Figure:
@@ -163,6 +173,34 @@ def _grid(record: dict[str, Any]) -> Figure:
     return figure
 
 
+def _drift(record: dict[str, Any]) -> Figure:
+    import matplotlib.pyplot as plt
+
+    styles = series_styles([row["label"] for row in record["rows"]])
+    figure, axes = plt.subplots(figsize=(6.8, 4.4), layout="constrained")
+    for row in record["rows"]:
+        style = styles[row["label"]]
+        lines = [line for line in row["lines"] if line["drift"] is not None and line["drift"] > 0]
+        axes.plot(
+            [line["step"] for line in lines],
+            [line["drift"] for line in lines],
+            color=style.color,
+            linestyle=(0, style.dash) if style.dash else "-",
+            linewidth=1.8,
+            marker=style.marker,
+            markevery=max(1, len(lines) // 8),
+            markersize=5,
+            markerfacecolor=style.color if style.filled else "white",
+            label=style.name,
+        )
+    axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_ylabel(r"$\|\bar{g} - \sum_n p_n g_n\|\;/\;\|\sum_n p_n g_n\|$")
+    _finish(axes, record)
+    axes.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, handlelength=3.2)
+    return figure
+
+
 def _curve(axes: Any, points: list[Any], style: Style) -> None:
     axes.errorbar(
         [p[0] for p in points],
@@ -193,12 +231,12 @@ def _reference_lines(axes: Any, record: dict[str, Any]) -> None:
 
 
 def _finish(axes: Any, record: dict[str, Any]) -> None:
-    axes.set_title(f"{record['title']}{' (%)' if record['figure'] != 'grid' else ''}", pad=22)
+    axes.set_title(f"{record['title']}{' (%)' if record['figure'] in ('structures', 'groups') else ''}", pad=22)
     axes.annotate(
         hardware(record), (0, 1), xytext=(0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
         color="#5b626d",
     )  # fmt: skip
-    axes.tick_params(length=0)
+    axes.tick_params(length=0, which="both")
 
 
 def _percent(row: dict[str, Any]) -> tuple[float | None, float | None]:
