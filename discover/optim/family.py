@@ -312,6 +312,11 @@ def scale_by_discover(
         num_groups = check_group_axis(updates, state.mean)
         ids = check_cluster_ids(cluster_ids, num_groups)
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
+        if num_groups == 1 and jax.default_backend() == "cpu":
+            # XLA for CPU turns a scatter of one row into an update that copies all N buffers twice.
+            updates = jax.tree.map(lambda g: jnp.concatenate([g, g]), updates)
+            ids = jnp.concatenate([ids, jnp.full_like(ids, -1)])
+            sizes = None if sizes is None else jnp.concatenate([sizes, jnp.zeros_like(sizes)])
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
         weights, seen = batch_weights(
             ids, sizes, probs, state.examples_seen, correction=1 - nu * beta, rate=RATES[rate](beta)

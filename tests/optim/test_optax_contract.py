@@ -1,6 +1,7 @@
 """What an optax user expects of every optimizer here."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -218,3 +219,17 @@ def test_only_the_buffers_of_the_batchs_clusters_are_touched():
     (flops, temp), (many_flops, many_temp) = cost(10), cost(1000)
     assert many_flops < 1.1 * flops + 4 * 1000
     assert many_temp < 1.1 * temp + 16 * 1000
+
+
+@pytest.mark.parametrize("num_groups", [1, 2, 4])
+def test_no_copy_of_all_buffers_is_made(num_groups):
+    rule = discover.scale_by_discover(discover.Clusters.uniform(1000))
+
+    def many(state, grads, ids):
+        return jax.lax.fori_loop(0, 5, lambda _, s: rule.update(grads, s, cluster_ids=ids)[1], state)
+
+    state = jax.eval_shape(rule.init, jnp.zeros((16, 8)))
+    grads, ids = jax.ShapeDtypeStruct((num_groups, 16, 8), float), jax.ShapeDtypeStruct((num_groups,), jnp.int32)
+    text = jax.jit(many, donate_argnums=0).lower(state, grads, ids).compile().as_text()
+    assert "[1000,16,8]" in text
+    assert not re.search(r"= f64\[1000,16,8\]\S* copy\(", text)
