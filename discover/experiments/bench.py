@@ -149,6 +149,15 @@ def bench(
     }
 
 
+def prepare_candidates(config_for: Callable[[str], Config], wanted: Sequence[tuple[str, int]]) -> list[Candidate]:
+    """(optimizer, number of groups) pairs, compiled and warm: for those who time them their own way."""
+    base = config_for(BASELINE)
+    batch = base.batches.groups * base.batches.group_size
+    dataset = _random_images(base, 10)
+    steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
+    return [_candidate(_adjusted(config_for(name), batch, groups, None), dataset, steps) for name, groups in wanted]
+
+
 def _adjusted(config: Config, batch: int, groups: int, clusters: int | None) -> Config:
     values: dict[str, Any] = {"batches.groups": groups, "batches.group_size": batch // groups}
     values |= {"data.source": "npz", "data.path": "random", "data.label_noise": 0.0, "data.validation": 0.0}

@@ -42,8 +42,10 @@ def scale_by_qhm(beta: Any = 0.9, nu: Any = 0.7) -> optax.GradientTransformation
         def toward(weight, start, end):
             return start + jnp.asarray(weight, start.dtype) * (end.astype(start.dtype) - start)
 
-        direction = jax.tree.map(lambda v, g: toward(1 - nu * beta, v, g), state.momentum, updates)
         momentum = jax.tree.map(lambda v, g: toward(1 - beta, v, g), state.momentum, updates)
+        if isinstance(nu, int | float) and nu == 1:  # plain momentum: one result instead of two equal ones
+            return momentum, QhmState(momentum)
+        direction = jax.tree.map(lambda v, g: toward(1 - nu * beta, v, g), state.momentum, updates)
         return direction, QhmState(momentum)
 
     return optax.GradientTransformationExtraArgs(init, update)

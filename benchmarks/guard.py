@@ -1,0 +1,65 @@
+"""A guard against slow steps: measures CPU ratios to momentum and compares them with the recorded ones.
+
+    python benchmarks/guard.py             compare; exit code 1 when a ratio has fallen
+    python benchmarks/guard.py --record    write the ratios of this machine as the new record
+
+CPU seconds of the process count, not wall time, so that other work on the machine matters less. A ratio may fall short
+of its record by the stated noise before it counts as a loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from discover.experiments.bench import prepare_candidates
+from discover.experiments.presets import get_preset
+
+RECORD = Path(__file__).with_name("guard.json")
+NOISE = 0.10  # seen between runs on a busy two-core machine
+SETTING = ["model.name=cnn", "model.width=none", "batches.groups=8", "batches.group_size=32"]
+CANDIDATES = (("momentum", 8), ("discover", 8), ("discover", 2), ("discover_igt", 8), ("igt", 8), ("adam", 8))
+REPEATS = 7
+
+
+def measure() -> dict[str, float]:
+    """Each candidate's steps per CPU second, relative to momentum's in the same repeat."""
+    preset = get_preset("digits")
+    candidates = prepare_candidates(lambda name: preset.config_for(name).override(SETTING), CANDIDATES)
+    for _ in range(REPEATS):
+        for candidate in candidates:
+            began = time.process_time()
+            candidate.run()
+            candidate.seconds.append(time.process_time() - began)
+    baseline = candidates[0].seconds
+    return {
+        f"{candidate.optimizer}, G = {candidate.groups}": round(
+            median(ours / own for ours, own in zip(baseline, candidate.seconds)), 3
+        )
+        for candidate in candidates[1:]
+    }
+
+
+def main() -> int:
+    """Measures, then compares or records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="write the record instead of comparing with it")
+    arguments = parser.parse_args()
+    ratios = measure()
+    if arguments.record:
+        RECORD.write_text(json.dumps(ratios, indent=2) + "\n", encoding="utf-8")
+        print(f"recorded {len(ratios)} ratios in {RECORD.name}")
+        return 0
+    recorded = json.loads(RECORD.read_text(encoding="utf-8"))
+    fallen = [name for name, ratio in ratios.items() if ratio < recorded[name] - NOISE]
+    for name, ratio in ratios.items():
+        print(f"{name:22} {ratio:.3f}  recorded {recorded[name]:.3f}{'   SLOWER' if name in fallen else ''}")
+    return 1 if fallen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
