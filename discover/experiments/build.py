@@ -17,6 +17,7 @@ from discover.experiments.config import (
     CLUSTERED,
     HYPERPARAMETERS,
     OPTIMIZERS,
+    ClustersConfig,
     Config,
     ConfigError,
     check_hyperparameter,
@@ -274,22 +275,30 @@ def _member_mode(config: Config) -> str:
 
 def model_key(config: Config) -> str:
     """Says which configurations can share initial parameters and evaluation."""
-    same = Config(data=config.data, model=config.model)
+    same = Config(data=replace(config.data, label_noise=0.0), model=config.model)  # labels are replaced on the host
     training = {"training.eval_batch": config.training.eval_batch, "training.member_mode": _member_mode(config)}
     # The same function for all optimizers: evaluation has no weight gradient to split.
     return f"model {same.with_values(training).to_json()}"
 
 
-def program_key(config: Config, names: Sequence[str]) -> str:
-    """Says which configurations can share compiled programs: equal keys mean equal programs."""
+def program_key(config: Config, names: Sequence[str], probs: Sequence[float]) -> str:
+    """Says which configurations can share compiled programs: equal keys mean equal programs.
+
+    How batches are drawn, and from which clusters, happens on the host; of that the program knows only how many
+    clusters there are and how probable (the Discover family), and whether they say how to augment.
+    """
     free: dict[str, Any] = {f"optimizer.{name}": None for name in names}
     free["optimizer.learning_rate"] = 0.0
     free |= {f"optimizer.{key}": 0.0 for key in ("weight_decay", "l2", "clip_norm")}
     same = replace(config.with_values(free), name="")
     loop = {"steps": 1, "epochs": None, "warmup_steps": 0, "seeds": (0,), "log_every": 1, "eval_every": 0}
     loop |= {"checkpoint_every": 0, "keep": 1, "together": None, "on_nonfinite": "stop", "track_variance": 0}
-    same = same.with_values({f"training.{key}": value for key, value in loop.items()})
-    return f"{','.join(names)} {same.to_json()}"
+    drawn: dict[str, Any] = {"data.label_noise": 0.0, "batches.composition": "random", "batches.given": ()}
+    same = same.with_values({**{f"training.{key}": value for key, value in loop.items()}, **drawn})
+    by = "augmentations" if config.clusters.by == "augmentations" else "classes"
+    same = replace(same, clusters=ClustersConfig(by=by))
+    own = repr(tuple(probs)) if config.optimizer.name in CLUSTERED else ""
+    return f"{','.join(names)} {own} {same.to_json()}"
 
 
 def drawer(plans: Sequence[BatchPlan]) -> Callable[[int, int], StepBatch]:

@@ -197,13 +197,13 @@ class _Job:
         if team is not None:
             self.plans = {seed: team.plan(plan) for seed, plan in self.plans.items()}
         on = f"on {mesh.count} devices " if mesh is not None else ""
-        key = on + program_key(config, names)
+        probs = next(iter(self.plans.values())).probs
+        key = on + program_key(config, names, probs)
         shared = programs if programs is not None else {}
         if key not in shared:
             common = on + model_key(config)
             if common not in shared:
                 shared[common] = build_model_programs(config, self.dataset, self.network, mesh)
-            probs = next(iter(self.plans.values())).probs
             shared[key] = build_programs(config, self.dataset, self.network, probs, shared[common], mesh)
         self.programs: Programs = shared[key]
         self.compiled_before = self.programs.compile_seconds

@@ -304,6 +304,28 @@ def test_a_killed_rerun_goes_on_to_the_same_rows(grid, tmp_path):
         assert math.isclose(mine["test_accuracy"]["mean"], theirs["test_accuracy"]["mean"])
 
 
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    return tmp_path_factory.mktemp("everything")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(name, everything):
+    import dataclasses
+
+    result = tiny(name)
+    panels = tuple(dataclasses.replace(part, rows=(part.rows[0], part.rows[-1])) for part in result.panels)
+    found = run(dataclasses.replace(result, panels=panels, drift=()), everything)
+    assert found["status"] == "finished"
+    for part in panels:
+        record = found["panels"][part.name]
+        assert [row["label"] for row in record["rows"]] == [row.label for row in part.rows]
+        assert all(0 <= row["test_accuracy"]["mean"] <= 1 for row in record["rows"])
+        assert record["facts"]["data"] == "digits"
+        written = write_panel(everything / name / part.name)
+        assert {path.suffix for path in written} >= {".png", ".svg"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*RESULTS, "theory"])
 def test_every_result_runs_end_to_end_at_the_scale_of_a_rehearsal(name, tmp_path):
