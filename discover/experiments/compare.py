@@ -78,6 +78,7 @@ def compare(
     for number, entry in enumerate(plan.entries):
         watcher = None if progress is None else progress(entry, number, len(plan.entries))
         record["rows"].append(_train_entry(plan, entry, directory, watcher, command, shared))
+        record["facts"]["data"] = shared.dataset(entry.config).name  # which of its forms a source found
         if record["environment"].get("backend") is None:
             record["environment"] = read_json(directory / "grids" / entry.label / "environment.json")
         _write(directory, record)

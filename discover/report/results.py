@@ -147,7 +147,8 @@ def _grid(record: dict[str, Any]) -> Figure:
     betas = sorted({row["facets"]["beta"] for row in rows})
     nus = sorted({row["facets"]["nu"] for row in rows})
     values = np.full((len(betas), len(nus)), np.nan)
-    figure, axes = plt.subplots(figsize=(1.6 + 1.05 * len(nus), 1.6 + 0.72 * len(betas)), layout="constrained")
+    size = (max(4.8, 1.6 + 1.05 * len(nus)), max(3.4, 1.6 + 0.72 * len(betas)))
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
     for row in rows:
         mean, _ = _percent(row)
         if mean is not None:

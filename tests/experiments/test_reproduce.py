@@ -237,6 +237,34 @@ def test_the_figure_of_a_grid_is_the_same_bytes_for_the_same_records(grid):
     assert all(first)
 
 
+def test_pictures_in_class_folders_stand_for_cifar_and_are_named_in_the_record(tmp_path, monkeypatch):
+    import dataclasses
+
+    import numpy as np
+    from PIL import Image
+
+    monkeypatch.setenv("DISCOVER_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 4), ("test", 1)):
+        for label in range(10):
+            folder = tmp_path / "pictures" / part / f"class{label}"
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.jpg")
+    overrides = [f"data.path={tmp_path / 'pictures'}", "data.validation=0.25", "model.dropout=none", *TINY]
+    result = get_result("results-e", "small", overrides=overrides, seeds=[0])
+    part = dataclasses.replace(result.panels[0], rows=result.panels[0].rows[:1])
+    found = run(dataclasses.replace(result, panels=(part,)), tmp_path / "out")["panels"]["nu-beta"]
+    assert found["facts"]["data"] == "CIFAR-10 (JPEG)"
+    assert found["config"]["data"]["path"] is None  # nobody else's folder
+    assert "CIFAR-10 (JPEG)" in write_svg(tmp_path / "out" / "results-e" / "nu-beta")
+
+
+def write_svg(directory):
+    return next(path for path in write_panel(directory) if path.suffix == ".svg").read_text()
+
+
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
