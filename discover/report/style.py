@@ -85,6 +85,8 @@ def series_styles(labels: list[str]) -> dict[str, Style]:
             styles[label] = known
         elif base == "momentum" and variant == "shuffled":
             styles[label] = Style(series_name(label), *_fields(_CONTROL))
+        elif known is not None and variant == "shuffled":  # another control: dotted too, in its optimizer's hue
+            styles[label] = Style(series_name(label), known.color, _DOTTED, "P", False, "oo")
         else:
             continue
         taken.add((styles[label].color, styles[label].dash))
