@@ -226,6 +226,8 @@ def _small(full: Preset) -> Preset:
                 "data.validation": 0.1,
                 "training.epochs": 30.0,
                 "training.seeds": [0, 1, 2],
+                # Networks side by side would make every convolution a grouped one, each with its own weights.
+                "training.together": 1,
                 "training.eval_every": 195,
                 "training.checkpoint_every": 1950,
             }
