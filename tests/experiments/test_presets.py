@@ -203,7 +203,7 @@ def test_small_twins_differ_in_size_only():
         changed = set(full.config.diff(dataclasses.replace(preset.config, name=full.config.name)))
         assert changed <= {
             "model.depth", "model.width", "model.dropout", "data.validation", "training.epochs",
-            "training.seeds", "training.eval_every", "training.checkpoint_every",
+            "training.seeds", "training.eval_every", "training.checkpoint_every", "training.together",
         }  # fmt: skip
 
 
