@@ -220,6 +220,8 @@ class _Pool:
         from discover.training.errors import NonFiniteLoss
 
         config = self._with_kmeans_file(config)
+        if not checkpoints:  # nothing to go on from, and what is left may remember the data at another place
+            shutil.rmtree(path, ignore_errors=True)
         options: dict[str, Any] = {"resume": True, "command": self.command, "programs": self.programs}
         try:
             run(config, path, checkpoints=checkpoints, dataset=self.dataset(config), **options)
