@@ -17,6 +17,7 @@ def on_page_content(content: str, **_) -> str:
 
 def _to_mathml(match: re.Match) -> str:
     tex = html.unescape(match[3]).strip()
+    tex = re.sub(r"\\[bB]igg?[lr]?\\\|", r"\\|", tex)  # the converter prints \Big\| as it stands
     for symbol, command in SYMBOLS.items():
         tex = tex.replace(symbol, command)
     return convert(tex, display="block" if match[1] == "div" else "inline")
