@@ -15,10 +15,7 @@ Several processes may work in one folder: each takes rows that no other is worki
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
@@ -29,7 +26,10 @@ from discover.experiments.compare import choose_rate, spread
 from discover.experiments.comparison_plan import describe_batches, purity
 from discover.experiments.config import Config
 from discover.experiments.reproduce_plans import Panel, Result, Row
+from discover.experiments.reproduce_units import Pool, is_done, unit_config, unit_name
 from discover.experiments.sweep_claims import Deadline, OutOfTime, claim
+
+__all__ = ["is_done", "merge_runs", "panel_dir", "reproduce", "slug", "unit_config", "unit_name"]
 
 COMPARISON = "comparison.json"
 DRIFT = "drift.json"
@@ -63,7 +63,7 @@ def reproduce(
         RunError: from training; what was trained is kept.
     """
     limit = Deadline(None if minutes is None else 60 * minutes)
-    pool = _Pool(Path(out), limit, command, {} if programs is None else programs)
+    pool = Pool(Path(out), limit, command, {} if programs is None else programs)
     found: dict[str, Any] = {}
     status = "finished"
     for panel in result.panels:
@@ -84,7 +84,7 @@ def panel_dir(out: str | Path, result: str, panel: str) -> Path:
 
 
 def _panel(
-    result: Result, panel: Panel, pool: _Pool, say: Callable[[str], None], overrides: list[str]
+    result: Result, panel: Panel, pool: Pool, say: Callable[[str], None], overrides: list[str]
 ) -> dict[str, Any]:
     directory = panel_dir(pool.out, result.name, panel.name)
     directory.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def _panel(
     return _write(result, panel, directory, done, status, pool, overrides)
 
 
-def _row(panel: Panel, row: Row, directory: Path, pool: _Pool) -> dict[str, Any]:
+def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
     """Tunes and trains one row."""
     members = []
     for rate in row.learning_rates:
@@ -146,7 +146,7 @@ def _row(panel: Panel, row: Row, directory: Path, pool: _Pool) -> dict[str, Any]
     }
 
 
-def _drift(result: Result, found: dict[str, dict[str, Any]], pool: _Pool, say: Callable[[str], None]) -> dict[str, Any]:
+def _drift(result: Result, found: dict[str, dict[str, Any]], pool: Pool, say: Callable[[str], None]) -> dict[str, Any]:
     """Measures the drift of the rows that the result names; what is in `drift.json` already is kept."""
     from discover.experiments.reproduce_drift import measure_drift
 
@@ -178,88 +178,6 @@ def _drift(result: Result, found: dict[str, dict[str, Any]], pool: _Pool, say: C
         record |= {"status": status, "rows": rows, "rows_in_all": len(plans)}
         records.write_json(directory / DRIFT, record)
     return record
-
-
-class _Pool:
-    """The units of a folder; trains those that are missing."""
-
-    def __init__(
-        self, out: Path, limit: Deadline, command: Sequence[str] | None, programs: MutableMapping[str, Any]
-    ) -> None:
-        self.out, self.limit, self.command, self.programs = out, limit, command, programs
-        self.trained = 0
-        self.data_name: str | None = None
-        self._datasets: dict[str, Any] = {}
-
-    def member(self, config: Config, checkpoints: bool) -> dict[str, Any]:
-        """The one member of a unit's summary, with null in place of what diverged."""
-        return (records.read_summary(self.unit(config, checkpoints)) or {})["members"][0]
-
-    def unit(self, config: Config, checkpoints: bool) -> Path:
-        """The folder of a finished unit; trains it where it is not."""
-        path = self.out / "units" / unit_name(config)
-        with claim(self.out / "units" / "locks" / f"{path.name}.lock", wait=True):
-            if not is_done(path):
-                self.limit.check()
-                self._train(config, path, checkpoints)
-                self.trained += 1
-        return path
-
-    def dataset(self, config: Config) -> Any:
-        from discover.experiments.build import build_data
-
-        data = config.data
-        key = json.dumps([data.source, data.path, data.size, data.validation, data.split_seed])
-        if key not in self._datasets:
-            self._datasets = {key: build_data(config)}
-        self.data_name = self._datasets[key].name
-        return self._datasets[key]
-
-    def _train(self, config: Config, path: Path, checkpoints: bool) -> None:
-        from discover.experiments.run import run
-        from discover.training.errors import NonFiniteLoss
-
-        config = self._with_kmeans_file(config)
-        if not checkpoints:  # nothing to go on from, and what is left may remember the data at another place
-            shutil.rmtree(path, ignore_errors=True)
-        options: dict[str, Any] = {"resume": True, "command": self.command, "programs": self.programs}
-        try:
-            run(config, path, checkpoints=checkpoints, dataset=self.dataset(config), **options)
-        except NonFiniteLoss:
-            summary = records.read_summary(path) or {}
-            records.write_json(path / records.SUMMARY, {**summary, "status": "failed", "diverged": True})
-        shutil.rmtree(path / records.CHECKPOINTS, ignore_errors=True)
-
-    def _with_kmeans_file(self, config: Config) -> Config:
-        """K-means over all pixels takes longer than some units: it is done once, and read from a file."""
-        if config.clusters.by != "kmeans":
-            return config
-        from discover.experiments.build import build_clustering
-
-        clusters = config.clusters
-        name = _digest([dataclasses.asdict(clusters), config.data.source, config.data.validation])
-        path = self.out / "clusters" / f"kmeans-{name}.npz"
-        with claim(path.with_suffix(".lock"), wait=True):
-            if not path.exists():
-                build_clustering(config, self.dataset(config)).save(path.with_suffix(".part.npz")).replace(path)
-        return config.with_values({"clusters.by": "file", "clusters.path": str(path)})
-
-
-def unit_config(row: Row, learning_rate: float, seed: int) -> Config:
-    """The configuration of one unit."""
-    return row.config.with_values({"optimizer.learning_rate": learning_rate, "training.seeds": [seed]})
-
-
-def unit_name(config: Config) -> str:
-    """Says which configurations train the same network; where the data lies, or a preset's name, does not matter."""
-    same = dataclasses.replace(config.with_values({"data.path": None}), name="")
-    return f"{config.optimizer.name}-{_digest(same.to_dict())}"
-
-
-def is_done(path: Path) -> bool:
-    """Whether a unit needs no more training: it is finished, or it diverged and would again."""
-    summary = records.read_summary(path) or {}
-    return summary.get("status") == "finished" or bool(summary.get("diverged"))
 
 
 def merge_runs(units: Sequence[Path], target: Path, config: Config) -> dict[str, Any]:
@@ -297,7 +215,7 @@ def _write(
     directory: Path,
     done: dict[str, dict[str, Any]],
     status: str,
-    pool: _Pool,
+    pool: Pool,
     overrides: list[str],
 ) -> dict[str, Any]:
     rows = [done[row.label] for row in panel.rows if row.label in done]
@@ -370,7 +288,3 @@ def _line(row: dict[str, Any]) -> str:
     mean, std = row["test_accuracy"]["mean"], row["test_accuracy"]["std"]
     reached = "diverged" if mean is None else f"test {100 * mean:.1f} ± {100 * std:.1f} %"
     return f"{row['label']}: learning rate {row['learning_rate']:g}, {reached}"
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

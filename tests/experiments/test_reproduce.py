@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from discover.experiments import reproduce as module
+from discover.experiments import reproduce_units as module
 from discover.experiments.config import ConfigError
 from discover.experiments.presets import OURS, PLAIN, get_preset
 from discover.experiments.reproduce import is_done, reproduce, unit_config, unit_name
@@ -147,7 +147,7 @@ def test_a_row_is_the_best_learning_rate_by_validation_over_all_seeds(grid):
 
 def test_what_is_trained_is_never_trained_again_also_by_another_result(grid, monkeypatch):
     out, found = grid
-    monkeypatch.setattr(module._Pool, "_train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(module.Pool, "_train", lambda *_: pytest.fail("trained again"))
     again = run(tiny("results-e"), out)
     assert again["panels"]["nu-beta"]["rows"] == found["panels"]["nu-beta"]["rows"]
     shared = tiny("results-a").panels[0].rows[5]  # Discover at its defaults is a point of the grid
@@ -157,7 +157,7 @@ def test_what_is_trained_is_never_trained_again_also_by_another_result(grid, mon
 
 def test_time_that_is_up_stops_between_units_and_the_next_call_goes_on(grid, tmp_path, monkeypatch):
     trained = []
-    original = module._Pool._train
+    original = module.Pool._train
 
     def counted(self, *arguments):
         original(self, *arguments)
@@ -165,7 +165,7 @@ def test_time_that_is_up_stops_between_units_and_the_next_call_goes_on(grid, tmp
         if len(trained) == 4:
             self.limit.seconds = 0.0
 
-    monkeypatch.setattr(module._Pool, "_train", counted)
+    monkeypatch.setattr(module.Pool, "_train", counted)
     stopped = run(tiny("results-e"), tmp_path)
     assert stopped["status"] == "stopped"
     assert len(trained) == 4
@@ -194,7 +194,7 @@ def test_a_learning_rate_that_diverges_is_not_chosen_and_not_tried_again(tmp_pat
     assert first["learning_rate"] == 0.3
     assert first["grid"][1]["validation_accuracy"]["mean"] is None
     assert second["test_accuracy"]["mean"] is None
-    monkeypatch.setattr(module._Pool, "_train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(module.Pool, "_train", lambda *_: pytest.fail("trained again"))
     assert run(result, tmp_path)["status"] == "finished"
     assert write_panel(tmp_path / "results-e" / "nu-beta")
 

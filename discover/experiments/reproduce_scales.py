@@ -1,0 +1,79 @@
+"""How large a rerun of our results is: for one GPU, or a rehearsal on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is.
+
+    Attributes:
+        name: as typed after ``--scale``.
+        presets: which preset stands for which clusters.
+        changes: of every configuration, by dotted key.
+        batch: examples in a batch, in however many groups.
+        seeds: of the chosen learning rate.
+        tuning_seeds: of every learning rate.
+        every_rate: take each n-th learning rate of the grids.
+        betas: of result e.
+        nus: of result e.
+        noise_length: how much longer than clean ones runs with label noise are.
+        long_length: the same for the long run.
+    """
+
+    name: str
+    presets: Mapping[str, str]
+    changes: Mapping[str, Any]
+    batch: int
+    seeds: tuple[int, ...]
+    tuning_seeds: tuple[int, ...]
+    every_rate: slice
+    betas: tuple[float, ...]
+    nus: tuple[float, ...]
+    noise_length: float
+    long_length: float
+
+
+SCALES: Mapping[str, Scale] = {
+    "small": Scale(
+        name="small",
+        presets={
+            "classes": "cifar10-classes-small",
+            "augmentations": "cifar10-augment-small",
+            "random": "cifar10-random-small",
+            "kmeans": "cifar10-classes-small",
+        },
+        changes={
+            "training.epochs": 10.0, "training.log_every": 44, "training.eval_every": 176,
+            "training.steps_per_dispatch": 88, "training.checkpoint_every": 1760, "training.keep": 1,
+        },
+        batch=256,
+        seeds=(0, 1, 2),
+        tuning_seeds=(0,),
+        every_rate=slice(None),
+        betas=(0.8, 0.9, 0.95, 0.97, 0.99),
+        nus=(0.0, 0.5, 0.8, 0.95, 1.0),
+        noise_length=1.5,
+        long_length=10.0,
+    ),
+    "digits": Scale(
+        name="digits",
+        presets=dict.fromkeys(("classes", "augmentations", "random", "kmeans"), "digits"),
+        changes={
+            "training.steps": 60, "training.eval_every": 20, "training.log_every": 5,
+            "model.depth": 1, "model.width": 16, "training.member_mode": "auto",
+        },
+        batch=32,
+        seeds=(0, 1),
+        tuning_seeds=(0,),
+        every_rate=slice(3, 5),
+        betas=(0.9, 0.95),
+        nus=(0.0, 0.95),
+        noise_length=1.5,
+        long_length=2.0,
+    ),
+}  # fmt: skip
