@@ -27,7 +27,7 @@ def default_cache_dir() -> Path:
 
 
 def content_key(options: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
-    """A digest of options and of files, names and contents both.
+    """A digest of options and of files, names and contents both; of a file that cannot be read, that it cannot.
 
     Args:
         options: whatever else the result depends on; must be JSON.
@@ -35,8 +35,11 @@ def content_key(options: Mapping[str, object], files: Iterable[tuple[str, Path]]
     """
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for name, path in files:
-        with open(path, "rb") as file:
-            contents = hashlib.file_digest(file, "sha256").digest()
+        try:
+            with open(path, "rb") as file:
+                contents = hashlib.file_digest(file, "sha256").digest()
+        except OSError:  # a dangling link, say: whoever decodes it reports it, and mending it must change the key
+            contents = bytes(hashlib.sha256().digest_size)
         digest.update(len(name.encode()).to_bytes(8, "little") + name.encode() + contents)
     return digest.hexdigest()[:40]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from discover.data import decode_worker
 from discover.data.errors import DataError, check_at_least
 
-File = tuple[str, bytes]
+File = tuple[str, bytes | str]  # the name, and the contents or why there are none
 Decoded = tuple[str, NDArray[np.uint8] | str]  # the name, and the pixels or why there are none
 
 _CHUNK = 128
@@ -38,7 +38,7 @@ def decode_many(
     """Decode image files, several at a time.
 
     Args:
-        files: (name, contents), read only as fast as they are decoded.
+        files: (name, contents), read only as fast as they are decoded; or (name, why it cannot be read), passed on.
         size: the side to resize to, after a central square cut; None to keep each image's own size.
         channels: 3 for color, 1 for gray.
         workers: how many processes; 1 decodes in this one. As many as there are cores if absent.
@@ -61,7 +61,9 @@ def decode_many(
     yield from _decode_apart(itertools.chain(first, files), size, channels, workers)
 
 
-def _decode_here(contents: bytes, size: int | None, channels: int) -> NDArray[np.uint8] | str:
+def _decode_here(contents: bytes | str, size: int | None, channels: int) -> NDArray[np.uint8] | str:
+    if isinstance(contents, str):
+        return contents
     try:
         return decode_worker.decode(contents, size, channels)
     except decode_worker.Unreadable as error:
@@ -110,17 +112,19 @@ def _ask(process: subprocess.Popen, chunk: list[File], size: int | None, channel
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        decode_worker.send(process.stdin, {"size": size, "channels": channels}, *[data for _, data in chunk])
+        contents = [b"" if isinstance(data, str) else data for _, data in chunk]
+        decode_worker.send(process.stdin, {"size": size, "channels": channels}, *contents)
         answer = decode_worker.receive(process.stdout)
     except OSError:
         answer = None
     if answer is None:
         raise DataError(f"a decoding process ended unexpectedly between {chunk[0][0]} and {chunk[-1][0]}")
     head, pixels = answer
-    return [
-        (name, shape if isinstance(shape, str) else np.frombuffer(raw, dtype=np.uint8).reshape(shape))
-        for (name, _), shape, raw in zip(chunk, head["shapes"], pixels)
-    ]
+    results: list[Decoded] = []
+    for (name, data), shape, raw in zip(chunk, head["shapes"], pixels):
+        reason = data if isinstance(data, str) else shape if isinstance(shape, str) else None
+        results.append((name, np.frombuffer(raw, dtype=np.uint8).reshape(shape) if reason is None else reason))
+    return results
 
 
 def _chunks(files: Iterator[File]) -> Iterator[list[File]]:

@@ -123,29 +123,42 @@ def _is_image(name: str) -> bool:
     from PIL import Image
 
     path = PurePosixPath(name)
-    return path.suffix.lower() in Image.registered_extensions() and not path.name.startswith(".")
+    form = Image.registered_extensions().get(path.suffix.lower())
+    # Some formats (PDF) can be written only. MPO has no opener of its own: the JPEG opener reads it.
+    return (form in Image.OPEN or form == "MPO") and not path.name.startswith(".")
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path]]:
-    """The image files under a folder, in order: (name relative to it with "/", path)."""
+    """The image files under a folder, in order: (name relative to it with "/", path).
+
+    Links are followed, except to a folder that holds the link: it would show the same images again and again.
+    """
     found = []
+    above = {os.fspath(root): (os.path.realpath(root),)}  # for each folder, the real folders that led to it
     for folder, subfolders, files in os.walk(root, followlinks=True):
-        here = Path(folder)
-        if len(here.relative_to(root).parts) >= 8:  # a link to a folder above would never end
-            subfolders.clear()
+        here, led = Path(folder), above.pop(folder)
+        for name in list(subfolders):
+            inner = os.path.join(folder, name)
+            real = os.path.realpath(inner)
+            if any(Path(outer).is_relative_to(real) for outer in led):
+                subfolders.remove(name)
+            else:
+                above[inner] = (*led, real)
         found += [((here / file).relative_to(root).as_posix(), here / file) for file in files if _is_image(file)]
     return iter(sorted(found))
 
 
-def _folder_files(root: Path) -> Iterator[tuple[str, bytes]]:
+def _folder_files(root: Path) -> Iterator[tuple[str, bytes | str]]:
+    """The image files: (name, contents), or (name, why they cannot be read), which is one bad image among others."""
     for name, path in _walk(root):
         try:
-            yield name, path.read_bytes()
+            contents = path.read_bytes()
         except OSError as error:
-            raise BadImageError(f"{path} cannot be read: {error.strerror or error}") from error
+            contents = error.strerror or str(error) or type(error).__name__
+        yield name, contents
 
 
-def _tar_files(path: Path, limits: Limits | None) -> Iterator[tuple[str, bytes]]:
+def _tar_files(path: Path, limits: Limits | None) -> Iterator[tuple[str, bytes | str]]:
     if not is_tar(path):
         raise DataError(f"{path} is neither a folder nor a tar (.tar, .tar.gz, .tar.xz)")
     return ((name, contents) for name, contents in read_tar(path, limits) if _is_image(name))
@@ -198,7 +211,7 @@ def _labels(files: list[str], placed: dict[str, tuple[str, str]], names: tuple[s
 
 
 def _decode(
-    files: Iterator[tuple[str, bytes]],
+    files: Iterator[tuple[str, bytes | str]],
     total: int | None,
     where: Path,
     image_size: int | None,
@@ -273,10 +286,17 @@ def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_f
         share = f"{len(bad)} of {len(bad) + len(arrays['names'])}"
         warnings.warn(f"skipped {share} images in {where} that cannot be read: {some}", stacklevel=4)
     rows = {name: k for k, name in enumerate(arrays["names"].tolist())}
-    placed = _place(rows)
-    names, parts = _arrange(placed, where)
+    # Bad images count for where things are: a class must not vanish, and shift the labels of those after it.
+    placed = _place([*rows, *bad])
+    names, listed = _arrange(placed, where)
+    parts = {part: [file for file in files if file in rows] for part, files in listed.items()}
+    lost = sorted(set(names) - {placed[file][1] for file in parts["train"]})
+    if lost:
+        raise BadImageError(f"class {lost[0]!r} in {where} has no training image that can be read: mend or remove it")
     splits = {}
     for part, files in parts.items():
+        if not files:
+            raise BadImageError(f"the {part} part of {where} has no image that can be read: mend or remove it")
         order = np.array([rows[file] for file in files])
         ordered = np.array_equal(order, np.arange(order[0], order[0] + len(order)))
         pixels = arrays["images"][order[0] : order[0] + len(order)] if ordered else arrays["images"][order]

@@ -71,6 +71,7 @@ def test_val_is_the_test_split_unless_there_is_one(tmp_path, folder):
 def test_other_files_are_passed_over(folder):
     files.write_files(folder, {"README.md": b"hi", "train/ant/.hidden.png": b"x", "train/ant/notes.txt": b"x"})
     files.write_files(folder, {"logo.png": files.picture((1, 2, 3))})
+    files.write_files(folder, {"train/ant/paper.pdf": files.picture((1, 2, 3), form="PDF")})  # Pillow only writes them
     assert len(read(folder).train) == 9
 
 
@@ -139,6 +140,63 @@ def test_unreadable_images_can_be_skipped_and_are_counted(folder, tmp_path):
         read(folder, cache=True, cache_dir=tmp_path / "cache")
 
 
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_dangling_link_is_a_bad_image_like_any_other(folder, tmp_path, cache):
+    options = {"cache": cache, "cache_dir": tmp_path / "cache"}
+    target = tmp_path / "target.png"
+    (folder / "train/bee/gone.png").symlink_to(target)
+    with pytest.raises(BadImageError, match=r"train/bee/gone\.png in .*pets cannot be read: No such file") as caught:
+        read(folder, **options)
+    assert "\n" not in str(caught.value)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"skipped 1 of 19 images in .*pets .*: train/bee/gone\.png"):
+            assert len(read(folder, on_bad_image="skip", **options).train) == 9
+    target.write_bytes(files.picture((77, 77, 77)))  # what was kept without it is not what it is with it
+    assert 77 in values(read(folder, **options).train)
+
+
+def test_every_class_has_to_have_an_image_that_can_be_read(folder):
+    for k in range(3):
+        (folder / f"train/bee/{k:04d}.png").write_bytes(b"broken")
+    with (
+        pytest.warns(UserWarning, match="skipped 3 of 18"),
+        pytest.raises(BadImageError, match=r"class 'bee' in .*pets has no training image that can be read"),
+    ):
+        read(folder, on_bad_image="skip")
+
+
+def test_a_part_whose_images_are_all_bad_is_named(folder):
+    for path in (folder / "test").glob("*/*.png"):
+        path.write_bytes(b"broken")
+    with (
+        pytest.warns(UserWarning, match="skipped 9 of 18"),
+        pytest.raises(BadImageError, match=r"the test part of .*pets has no image that can be read"),
+    ):
+        read(folder, on_bad_image="skip")
+
+
+@pytest.mark.parametrize("target", [".", "train", "train/ant", ".."])
+def test_a_link_to_a_folder_above_does_not_repeat_the_images(folder, target):
+    (folder / "train/ant/up").symlink_to((folder / target).resolve())
+    assert values(read(folder).train) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
+def test_links_that_lead_back_by_a_way_round_do_not_repeat_the_images(folder, tmp_path):
+    (tmp_path / "other").mkdir()
+    (folder / "train/ant/out").symlink_to(tmp_path / "other")
+    (tmp_path / "other/back").symlink_to(folder)
+    assert values(read(folder).train) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
+def test_other_links_are_followed(folder):
+    (folder / "train").rename(folder.parent / "elsewhere")
+    (folder / "train").symlink_to(folder.parent / "elsewhere")
+    (folder / "val").symlink_to(folder.parent / "elsewhere")  # the same images in two parts, as somebody wanted
+    dataset = read(folder)
+    assert dataset.validation is not None
+    assert values(dataset.train) == values(dataset.validation) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
 def test_an_image_that_claims_to_be_huge_is_unreadable(folder):
     header = files.picture((1, 2, 3), (8, 8), "BMP")
     huge = header[:18] + (50_000).to_bytes(4, "little") * 2 + header[26:]
@@ -150,10 +208,11 @@ def test_an_image_that_claims_to_be_huge_is_unreadable(folder):
 @pytest.mark.parametrize("count", [3, 700])
 def test_several_processes_decode_what_one_decodes(count):
     contents = [(f"{k}.png", files.picture((k % 251, k % 7, 0), (4 + k % 3, 4))) for k in range(count)]
-    contents[1] = ("1.png", b"broken")
+    contents[1:3] = [("1.png", b"broken"), ("2.png", "it could not be opened")]
     alone = list(decode_many(iter(contents), workers=1))
     together = list(decode_many(iter(contents), workers=2))
     assert [name for name, _ in together] == [name for name, _ in contents]
+    assert alone[2] == together[2] == ("2.png", "it could not be opened")
     for (_, a), (_, b) in zip(alone, together):
         assert np.array_equal(a, b)
 
