@@ -2,7 +2,7 @@
 
 A tar is never unpacked: its files are read into memory one after the other, and only ordinary files with plain relative
 names below the limits get that far. A pickle is never executed: the only things that it can build are lists, dicts,
-strings, numbers and arrays of numbers.
+tuples, strings, numbers and arrays of numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import pickle
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -120,6 +120,7 @@ def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iter
 
 
 _NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+_ORDERS = ("<", ">", "|", "=")
 
 
 class _Type:
@@ -134,12 +135,7 @@ class _Type:
     def resolve(self) -> np.dtype:
         code = self.code.decode() if isinstance(self.code, bytes) else self.code
         order = self.order.decode() if isinstance(self.order, bytes) else self.order
-        if code not in {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"} or order not in (
-            "<",
-            ">",
-            "|",
-            "=",
-        ):
+        if code not in _NUMBERS or order not in _ORDERS:
             raise pickle.UnpicklingError(f"an array of {code!r:.20}, which is not a number")
         return np.dtype(("=" if order == "|" else order) + code)
 
@@ -168,19 +164,39 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 
 def _frombuffer(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
     """What protocol 5 calls for an array."""
+    if not isinstance(raw, (bytes, bytearray)):  # bytes(10**10) would be ten billion zeros
+        raise pickle.UnpicklingError("an array whose contents are not numbers")
     array = _Array()
     array.__setstate__((1, shape, dtype, order == "F", bytes(raw)))
     return array
 
 
+class _Function:
+    """A function that a pickle can call, and do nothing else with: a plain one would let it set its attributes."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]):
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("it sets the state of a function")
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): _Function(_encode),
 } | {
     (f"numpy.{core}.{module}", name): stand_in
     for core in ("core", "_core")
-    for module, name, stand_in in (("multiarray", "_reconstruct", _Array), ("numeric", "_frombuffer", _frombuffer))
+    for module, name, stand_in in (
+        ("multiarray", "_reconstruct", _Array),
+        ("numeric", "_frombuffer", _Function(_frombuffer)),
+    )
 }
 
 
@@ -209,25 +225,39 @@ def safe_unpickle(contents: bytes, name: str | os.PathLike[str]) -> Any:
         ArchiveError: in one line, if it asks for anything else, or is damaged.
     """
     try:
-        return _plain(_Unpickler(io.BytesIO(contents), encoding="bytes").load())
+        # Every value takes a byte at least, unless a pickle refers to the same lists over and over to become huge.
+        return _plain(_Unpickler(io.BytesIO(contents), encoding="bytes").load(), iter(range(len(contents))))
     except Exception as error:  # a hostile pickle can raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise ArchiveError(f"{name} is not a pickle of plain data: {reason or type(error).__name__}") from error
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Stand-ins resolved to arrays, keys to strings."""
+def _plain(value: Any, budget: Iterator[int], depth: int = 0) -> Any:
+    """Stand-ins resolved to arrays, keys to strings; anything but plain data, at any depth, is refused."""
     if depth > 8:
         raise pickle.UnpicklingError("it is nested too deeply")
+    if next(budget, None) is None:
+        raise pickle.UnpicklingError("it refers to the same values too often")
     if isinstance(value, _Array):
         return value.array
     if isinstance(value, dict):
-        return {_text(key): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, list) and any(isinstance(item, (_Array, dict, list)) for item in value):
-        return [_plain(item, depth + 1) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple)):
+        return {_text(_plain_key(key)): _plain(item, budget, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(item, budget, depth + 1) for item in value)
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
-    raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
+    raise pickle.UnpicklingError(f"it holds a {_kind(value)}")
+
+
+def _plain_key(key: Any) -> Any:
+    if key is None or isinstance(key, (bool, int, float, str, bytes)):
+        return key
+    raise pickle.UnpicklingError(f"it has a {_kind(key)} for a key")
+
+
+def _kind(value: Any) -> str:
+    kind = value if isinstance(value, type) else type(value)
+    return {_Type: "type of numbers", _Array: "kind of array", _Function: "function"}.get(kind, kind.__name__)
 
 
 def _text(value: Any) -> str:

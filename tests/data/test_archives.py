@@ -205,6 +205,47 @@ def test_arrays_of_objects_are_refused():
     assert "not a number" in refusal(lambda: safe_unpickle(pickle.dumps(np.array(["a", "b"]), 2), "x"))
 
 
+TYPE = b"cnumpy\ndtype\n"
+
+
+@pytest.mark.parametrize("holder", ["{}", "[{}]", "({},)", "[({},)]", "{{'a': [{}]}}"])
+@pytest.mark.parametrize("content", [{1}, frozenset({1}), bytearray(b"x"), np.dtype("u1"), np.ndarray])
+def test_anything_but_plain_data_is_refused_at_every_depth(holder, content):
+    nested = eval(holder.format("content"), {"content": content})
+    message = refusal(lambda: safe_unpickle(pickle.dumps(nested, 5), "x"))
+    assert "it holds a" in message or "it asks for builtins" in message
+
+
+def test_arrays_in_tuples_come_through():
+    (inner,) = safe_unpickle(pickle.dumps((np.arange(3),), 2), "x")
+    assert isinstance(inner, np.ndarray)
+    assert safe_unpickle(pickle.dumps([(1, (b"a", 2.5))], 2), "x") == [(1, (b"a", 2.5))]
+
+
+@pytest.mark.parametrize("key", [(1, 2), frozenset({1}), np.dtype("u1"), np.ndarray])
+def test_keys_are_strings_or_numbers(key):
+    refusal(lambda: safe_unpickle(pickle.dumps({key: 1}, 5), "x"))
+
+
+def test_a_pickle_cannot_change_the_functions_that_read_it():
+    # BUILD with (None, {name: value}) sets attributes of what it is given: here, of the stand-in for an encoder.
+    hostile = b"c_codecs\nencode\n(N(dS'__defaults__'\n(S'zlib'\ntstb."
+    assert "state of a function" in refusal(lambda: safe_unpickle(hostile, "x"))
+    assert safe_unpickle(pickle.dumps({"a": b"still reads"}, 2), "x") == {"a": b"still reads"}
+
+
+def test_an_array_is_never_made_from_a_mere_size():
+    huge = b"cnumpy._core.numeric\n_frombuffer\n(I9000000000\n" + TYPE + b"(S'u1'\ntR(I1\ntS'C'\ntR."
+    assert "contents are not numbers" in refusal(lambda: safe_unpickle(huge, "x"))
+
+
+def test_a_small_pickle_cannot_hold_a_huge_list():
+    nested = [0] * 100
+    for _ in range(6):
+        nested = [nested] * 100  # the same list a hundred times: few bytes, 10¹⁴ numbers
+    assert "too often" in refusal(lambda: safe_unpickle(pickle.dumps(nested), "x"))
+
+
 def test_a_shape_that_does_not_fit_its_bytes_is_refused():
     raw = pickle.dumps(np.zeros(10, dtype=np.uint8), 2)
     assert raw.count(b"K\n") == 1  # the shape's ten
