@@ -56,6 +56,8 @@ class Clustering:
             raise DataError(f"probs must be {count} positive numbers, one for each cluster, got {self.probs!r:.200}")
         if abs(probs.sum() - 1) > 1e-6:
             raise DataError(f"probs must sum to 1, got a sum of {probs.sum():.6g}")
+        if self.kind == "augmentations" and names != AUGMENTATIONS:  # their order is what an id means to `Augmentation`
+            raise DataError(f"clusters of augmentations must be {', '.join(AUGMENTATIONS)}, got {', '.join(names)}")
         object.__setattr__(self, "names", names)
         if abs(probs.sum() - 1) > 1e-12:  # rounded by whoever wrote them down; else leave them, to the last bit
             probs = probs / probs.sum()
@@ -192,15 +194,12 @@ class Clustering:
         return cls("observed-labels", len(labels), names, tuple(probs.tolist()), labels, noise)
 
     @classmethod
-    def augmentations(cls, num_examples: int, names: Sequence[str] = AUGMENTATIONS) -> Clustering:
-        """One cluster for each augmentation; each holds every example, and each has probability 1/N.
+    def augmentations(cls, num_examples: int) -> Clustering:
+        """One cluster each for flip, Mixup and CutMix; each holds every example, and each has probability ⅓.
 
-        A group's cluster id then says which augmentation to apply to it (`discover.data.augment`).
+        A group's cluster id then says which of them to apply to it (`discover.data.augment`).
         """
-        names = tuple(names)
-        if not names:
-            raise DataError("augmentations need at least one name, got none")
-        return cls("augmentations", num_examples, names, (1 / len(names),) * len(names), None)
+        return cls("augmentations", num_examples, AUGMENTATIONS, (1 / 3,) * 3, None)
 
     @classmethod
     def random(cls, num_examples: int, num_clusters: int, seed: int = 0) -> Clustering:

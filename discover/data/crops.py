@@ -114,6 +114,7 @@ def inception_crop(
         uint8 [b, height, width, C].
     """
     _check_images(images)
+    _check_pixels(images)
     count, height, width, _ = images.shape
     table = jnp.asarray(crop_sizes(height, width, tuple(area), tuple(ratio)))
     pick, place = jax.random.split(key)
@@ -135,6 +136,7 @@ def center_crop(images: jax.Array, size: int | tuple[int, int], share: float = 0
         uint8 [b, height, width, C].
     """
     _check_images(images)
+    _check_pixels(images)
     if not 0 < share <= 1:
         raise DataError(f"share must lie in (0, 1], got {share}")
     _, height, width, _ = images.shape
@@ -162,6 +164,7 @@ def resize_window(image: jax.Array, corner: jax.Array, window: jax.Array, size: 
     Returns:
         uint8 [height, width, C].
     """
+    _check_pixels(image)
     if max(image.shape[:2]) * max(size) > 1 << 22:
         raise DataError(f"resizing {image.shape[0]}×{image.shape[1]} images to {size} is beyond 32-bit fixed point")
     rows, row_next, row_weight = _positions(corner[0], window[0], size[0])
@@ -198,3 +201,9 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 def _check_images(images: jax.Array) -> None:
     if images.ndim != 4:
         raise DataError(f"crops and flips need images [b, H, W, C], got an array of shape {images.shape}")
+
+
+def _check_pixels(images: jax.Array) -> None:
+    """Fixed point is for whole pixel values: floats in [0, 1] would all be rounded to 0."""
+    if images.dtype != jnp.uint8:
+        raise DataError(f"resizing needs uint8 images (0…255), got {images.dtype}: resize before scaling")

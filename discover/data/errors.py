@@ -38,7 +38,11 @@ def check_choice(what: str, value: str, choices: Iterable[str]) -> str:
 
 def check_at_least(what: str, value: int, least: int) -> int:
     """Return `value` as an int if it is an integer of at least `least`, else raise."""
-    if isinstance(value, bool) or int(value) != value or value < least:
+    try:
+        whole = not isinstance(value, bool) and int(value) == value
+    except (TypeError, ValueError, OverflowError):  # None, "four", infinity
+        whole = False
+    if not whole or value < least:
         raise DataError(f"{what} must be an integer of at least {least}, got {value!r}")
     return int(value)
 

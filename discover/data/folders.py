@@ -134,7 +134,7 @@ def _walk(root: Path) -> Iterator[tuple[str, Path]]:
     Links are followed, except to a folder that holds the link: it would show the same images again and again.
     """
     found = []
-    above = {os.fspath(root): (os.path.realpath(root),)}  # for each folder, the real folders that led to it
+    above: dict[str, tuple[str, ...]] = {os.fspath(root): (os.path.realpath(root),)}  # the real folders on the way
     for folder, subfolders, files in os.walk(root, followlinks=True):
         here, led = Path(folder), above.pop(folder)
         for name in list(subfolders):

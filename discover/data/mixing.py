@@ -28,8 +28,8 @@ def ratio_table(alpha: float) -> NDArray[np.int32]:
 
     Drawing from a table keeps the draw exact on every backend; sampling a Beta on the device would not be.
     """
-    if not alpha > 0:
-        raise DataError(f"alpha must be positive, got {alpha!r}")
+    if not 0 < alpha < np.inf:
+        raise DataError(f"alpha must be positive and finite, got {alpha!r}")
     from scipy.special import betaincinv
 
     quantiles = betaincinv(alpha, alpha, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)

@@ -15,6 +15,7 @@ from discover.data.passes import MemberPasses, ObservedPasses
 from discover.data.schedule import BalancedSchedule, GivenSchedule, RandomSchedule, check_given
 
 COMPOSITIONS = ("random", "balanced", "shuffled", "given")
+_MOST = 2**31 - 1  # labels are int32
 _AHEAD = 1 << 16  # `batch` works out about this many examples at once
 
 
@@ -80,6 +81,10 @@ class BatchPlan:
         if self.labels.shape != (clustering.num_examples,):
             have = f"labels of shape {self.labels.shape}"
             raise DataError(f"the clustering is for {clustering.num_examples} examples, got {have}")
+        if self.labels.dtype.kind not in "iu":
+            raise DataError(f"labels must be integers, got {self.labels.dtype}")
+        if self.labels.min() < 0 or self.labels.max() > _MOST:
+            raise DataError(f"labels must lie in 0…{_MOST}, got {self.labels.min()}…{self.labels.max()}")
         if clustering.noise is not None:
             if noise is not None and noise != clustering.noise:
                 raise DataError(f"the clusters are labels observed under {clustering.noise}, got noise={noise}")

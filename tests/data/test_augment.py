@@ -304,7 +304,9 @@ def test_features_pass_through_and_can_be_mixed():
         (lambda: Augmentation(padding=-1), "padding must not be negative, got -1"),
         (lambda: Augmentation(padding=1, crop_size=3), "choose one"),
         (lambda: Augmentation(crop_size=0), "crop_size must be at least 1, got 0"),
-        (lambda: Augmentation(alpha=0), "alpha must be positive, got 0.0"),
+        (lambda: Augmentation(alpha=0), "alpha must be positive and finite, got 0.0"),
+        (lambda: Augmentation(alpha=float("inf")), "alpha must be positive and finite, got inf"),
+        (lambda: Augmentation(alpha=float("nan")), "alpha must be positive and finite, got nan"),
         (lambda: augmentation("cifar10"), "did you mean 'cifar'"),
         (lambda: augmentation("cifar", paddin=3), "did you mean 'padding'"),
         (lambda: Augmentation(flip=True)(jax.random.key(0), jnp.zeros((4, 5)), jnp.arange(4)), r"need images \[b, H"),
@@ -319,6 +321,9 @@ def test_features_pass_through_and_can_be_mixed():
         (lambda: crop_sizes(8, 8, (0.1, 1.0), (0.0, 1.0)), "ratio must be"),
         (lambda: center_crop(jnp.zeros((1, 8, 8, 1), jnp.uint8), 4, 0.0), "share must lie"),
         (lambda: inception_crop(jax.random.key(0), jnp.zeros((1, 8, 8, 1), jnp.uint8), 0), "at least 1 pixel"),
+        (lambda: inception_crop(jax.random.key(0), jnp.ones((1, 8, 8, 1)), 4), "needs uint8 images .*, got float32"),
+        (lambda: center_crop(jnp.ones((1, 8, 8, 1), jnp.int32), 4), "needs uint8 images .*, got int32"),
+        (lambda: resize(jnp.ones((8, 8, 1)), jnp.zeros(2, int), jnp.full(2, 8), (4, 4)), "needs uint8 images"),
     ],
 )
 def test_bad_values_are_named(make, message):
