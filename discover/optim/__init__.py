@@ -4,7 +4,7 @@ from discover.optim.adam_style import discover_adam
 from discover.optim.clusters import Clusters
 from discover.optim.convolution import grouped_conv_general_dilated
 from discover.optim.family import DiscoverState, scale_by_discover
-from discover.optim.groups import accumulate_groups, group_value_and_grad, mean_over_groups
+from discover.optim.groups import accumulate_groups, freeze, group_value_and_grad, mean_over_groups
 from discover.optim.optimizers import (
     adam,
     discover,
@@ -37,6 +37,7 @@ __all__ = [
     "discover_adam",
     "discover_igt",
     "discover_qhm",
+    "freeze",
     "group_value_and_grad",
     "grouped_conv_general_dilated",
     "igt",

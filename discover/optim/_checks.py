@@ -12,7 +12,7 @@ def check_unit_interval(name: str, value: Any) -> None:
     """Raises unless `value` is in [0, 1]; traced values cannot be looked at and pass."""
     if isinstance(value, Tracer):
         return
-    number = float(value)
+    number = _number(name, value)
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"{name} must be in [0, 1], got {number:g}")
 
@@ -21,9 +21,16 @@ def check_not_negative(name: str, value: Any) -> None:
     """Raises unless `value` is finite and at least 0; traced values and schedules pass."""
     if isinstance(value, Tracer) or callable(value):
         return
-    number = float(value)
+    number = _number(name, value)
     if not 0.0 <= number < float("inf"):
         raise ValueError(f"{name} must be finite and at least 0, got {number:g}")
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -79,6 +86,11 @@ def check_group_axis(grads: Any, like: Any | None) -> int:
                 "gradients must have a leading group axis [G, ...], got a scalar leaf; "
                 "compute them with group_value_and_grad"
             )
+    if like is not None and jax.tree.structure(grads) != jax.tree.structure(like):
+        raise ValueError(
+            f"gradients must have the tree structure of the parameters, got {len(leaves)} leaves of gradients for "
+            f"{len(jax.tree.leaves(like))} of parameters, or other names"
+        )
     num_groups = jnp.shape(leaves[0])[0]
     expected = jax.tree.leaves(like) if like is not None else []
     for i, leaf in enumerate(leaves):
@@ -109,6 +121,12 @@ def refuse_optax_wrappers(name: str) -> None:
         if frame.f_globals.get("__name__", "").startswith("optax."):
             callers.append(frame.f_code.co_qualname.split(".")[0])
         frame = frame.f_back
+    for caller in ("apply_if_finite", "conditionally_mask", "conditionally_transform"):
+        if caller in callers:
+            raise ValueError(
+                f"{name} cannot run inside optax.{caller}, which expects updates shaped like the gradients; chain it "
+                "after discover.scale_by_discover or discover.mean_over_groups instead of around them"
+            )
     if "MultiSteps" in callers:
         raise ValueError(
             f"{name} cannot run inside optax.MultiSteps, which would mix the gradients of different clusters; "
@@ -118,6 +136,6 @@ def refuse_optax_wrappers(name: str) -> None:
         if caller == "masked" and above not in ("partition", "multi_transform"):
             raise ValueError(
                 f"{name} cannot run inside optax.masked, which would leave the other gradients with their "
-                "group axis; use optax.partition, and give the other parameters discover.sgd(0.0) or another "
+                "group axis; use optax.partition, and give the other parameters discover.freeze() or another "
                 "optimizer of this library"
             )

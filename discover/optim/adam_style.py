@@ -74,4 +74,5 @@ def discover_adam(
         weight_decay=weight_decay,
         mask=mask,
         l2=l2,
+        clusters=clusters,
     )

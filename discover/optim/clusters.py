@@ -1,6 +1,7 @@
 """How probable each cluster is: the p_n of the paper."""
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +32,7 @@ class Clusters:
     probs: tuple[float, ...]
 
     def __init__(self, probs: Sequence[float] | Any):
-        try:
-            values = tuple(float(p) for p in probs)
-        except TypeError:
-            raise ValueError(f"probs must be a sequence of numbers, one per cluster, got {probs!r}") from None
+        values = tuple(_numbers("probs", probs))
         if not values:
             raise ValueError("probs must name at least one cluster, got none")
         for n, p in enumerate(values):
@@ -50,14 +48,18 @@ class Clusters:
     @classmethod
     def uniform(cls, num_clusters: int) -> "Clusters":
         """`num_clusters` equally probable clusters."""
-        if not isinstance(num_clusters, int) or isinstance(num_clusters, bool) or num_clusters < 1:
+        try:
+            number = operator.index(num_clusters)
+        except TypeError:
+            number = 0
+        if number < 1 or isinstance(num_clusters, bool):
             raise ValueError(f"num_clusters must be a whole number of at least 1, got {num_clusters!r}")
-        return cls((1.0 / num_clusters,) * num_clusters)
+        return cls((1.0 / number,) * number)
 
     @classmethod
     def from_counts(cls, counts: Sequence[float] | Any) -> "Clusters":
         """Clusters as probable as they are large: `counts` examples in each."""
-        values = [float(c) for c in counts]
+        values = _numbers("counts", counts)
         for n, c in enumerate(values):
             if not (math.isfinite(c) and c >= 0.0):
                 raise ValueError(f"counts must be finite and not negative, got {c} for cluster {n}")
@@ -70,3 +72,12 @@ class Clusters:
     def num_clusters(self) -> int:
         """N: how many clusters there are."""
         return len(self.probs)
+
+
+def _numbers(name: str, values: Any) -> list[float]:
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError):
+        shown = " ".join(repr(values).split())
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise ValueError(f"{name} must be a sequence of numbers, one per cluster, got {shown}") from None

@@ -39,7 +39,8 @@ def grouped_conv_general_dilated(
     nnx and linen take it as `Conv(..., conv_general_dilated=grouped_conv_general_dilated)`; in equinox or a model
     of your own call it in place of `lax.conv_general_dilated`.
 
-    It supports reverse-mode differentiation once (what training needs), not forward mode.
+    Call it on a whole group [b, ...]. Inside a map over single examples, as equinox models are often written, it is
+    an ordinary convolution. It supports reverse-mode differentiation once (what training needs), not forward mode.
 
     Example:
       >>> from flax import nnx
@@ -95,7 +96,8 @@ def _weight_gradient(options, rhs, lhs, cotangent):
 
     @by_group.def_vmap
     def _(axis_size, in_batched, lhs, cotangent):
-        if not all(in_batched):
+        batch_axis = options[4].lhs_spec[0]
+        if not all(in_batched) or lhs.shape[1 + batch_axis] == 1:  # the latter: a map over single examples, not groups
             axes = tuple(0 if batched else None for batched in in_batched)
             return jax.vmap(plain, axes)(lhs, cotangent), True
         fast = _fast_weight_gradient(options, rhs, lhs, cotangent)

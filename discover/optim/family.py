@@ -96,10 +96,10 @@ def batch_weights(
       rate: ρ_n from (w_n, p_n).
     """
     num_groups, num_clusters, dtype = cluster_ids.shape[0], probs.shape[0], probs.dtype
-    ids = cluster_ids.astype(jnp.int32)
     sizes = jnp.ones(num_groups, dtype) if group_sizes is None else group_sizes.astype(dtype)
-    valid = (ids >= 0) & (ids < num_clusters) & (sizes > 0)
+    valid = known_clusters(cluster_ids, num_clusters) & (sizes > 0)
     sizes = jnp.where(valid, sizes, 0)
+    ids = cluster_ids.astype(jnp.int32)
     read_ids = jnp.where(valid, ids, 0)
 
     total = jnp.sum(sizes)
@@ -137,6 +137,11 @@ def batch_weights(
         mean_new=jnp.where(first, p, 0),
     )
     return weights, examples_seen
+
+
+def known_clusters(cluster_ids: jax.Array, num_clusters: int) -> jax.Array:
+    """Which ids lie in 0..N−1, before they are cut to 32 bits."""
+    return (cluster_ids >= 0) & (cluster_ids < num_clusters)
 
 
 def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:

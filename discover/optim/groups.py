@@ -7,8 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discover.optim._checks import check_choice, check_group_axis, check_group_sizes, refuse_optax_wrappers
-from discover.optim.family import DiscoverState, GroupTransformation
+from discover.optim._checks import (
+    check_choice,
+    check_cluster_ids,
+    check_group_axis,
+    check_group_sizes,
+    refuse_optax_wrappers,
+)
+from discover.optim.family import DiscoverState, GroupTransformation, known_clusters
 
 MODES = ("vmap", "map")
 
@@ -128,10 +134,37 @@ def mean_over_groups() -> GroupTransformation:
     return GroupTransformation(init, update)
 
 
-def skip_empty_batches(inner: optax.GradientTransformationExtraArgs) -> GroupTransformation:
-    """Leaves parameters and state unchanged when a batch has no examples (all `group_sizes` are 0)."""
+def freeze() -> GroupTransformation:
+    """Leaves parameters as they are: for `optax.partition`, where `optax.set_to_zero` would keep the group axis."""
 
-    def update(updates, state, params=None, *, group_sizes=None, **extra):
+    def update(updates, state, params=None, **_):
+        refuse_optax_wrappers("freeze")
+        check_group_axis(updates, params)
+        return jax.tree.map(lambda g: jnp.zeros_like(g, shape=g.shape[1:]), updates), state
+
+    return GroupTransformation(lambda params: optax.EmptyState(), update)
+
+
+def skip_empty_batches(
+    inner: optax.GradientTransformationExtraArgs, num_clusters: int | None = None
+) -> GroupTransformation:
+    """Leaves parameters and state unchanged when a batch has no examples.
+
+    With `num_clusters`, groups whose id is not among them count as groups without examples.
+    """
+
+    def update(updates, state, params=None, *, group_sizes=None, cluster_ids=None, **extra):
+        extra["cluster_ids"] = cluster_ids
+        leaves = jax.tree.leaves(updates)
+        if leaves and jnp.ndim(leaves[0]) and jnp.shape(leaves[0])[0] == 0:
+            return jax.tree.map(lambda g: jnp.zeros_like(g, shape=g.shape[1:]), updates), state
+        if num_clusters is not None and cluster_ids is not None and leaves:
+            num_groups = check_group_axis(updates, params)
+            ids = check_cluster_ids(cluster_ids, num_groups)
+            sizes = (
+                jnp.ones(num_groups, jnp.int32) if group_sizes is None else check_group_sizes(group_sizes, num_groups)
+            )
+            group_sizes = jnp.where(known_clusters(ids, num_clusters), sizes, 0)
         new_updates, new_state = inner.update(updates, state, params, group_sizes=group_sizes, **extra)
         if group_sizes is None:
             return new_updates, new_state

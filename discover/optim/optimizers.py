@@ -130,44 +130,92 @@ def discover(
       >>> params = optax.apply_updates(params, updates)
     """
     rule = scale_by_discover(clusters, beta, nu, rate=rate, buffer_dtype=buffer_dtype, estimate_probs=estimate_probs)
-    return direction_to_optimizer(rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2)
+    return direction_to_optimizer(
+        rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2, clusters=clusters
+    )
 
 
-def discover_qhm(learning_rate: Any, clusters: Clusters, *, nu: Any, **options: Any) -> GroupTransformation:
+def discover_qhm(
+    learning_rate: Any,
+    clusters: Clusters,
+    *,
+    nu: Any,
+    beta: Any = DEFAULT_BETA,
+    rate: str = "proportional",
+    buffer_dtype: Any = None,
+    estimate_probs: bool = False,
+    weight_decay: Any = 0.0,
+    mask: Any = None,
+    l2: Any = 0.0,
+) -> GroupTransformation:
     """Discover-QHM: `discover` under the paper's name for 0 < ν < 1, with ν to be chosen by the caller."""
-    return discover(learning_rate, clusters, nu=nu, **options)
+    return discover(
+        learning_rate,
+        clusters,
+        beta=beta,
+        nu=nu,
+        rate=rate,
+        buffer_dtype=buffer_dtype,
+        estimate_probs=estimate_probs,
+        weight_decay=weight_decay,
+        mask=mask,
+        l2=l2,
+    )
 
 
 def discover_igt(
     learning_rate: Any,
     clusters: Clusters,
     *,
+    beta: Any = DEFAULT_BETA,
+    nu: Any = DEFAULT_NU,
     tail_fraction: Any = None,
+    rate: str = "proportional",
+    buffer_dtype: Any = None,
+    estimate_probs: bool = False,
+    weight_decay: Any = 0.0,
     mask: Any = None,
     l2: Any = 0.0,
-    **options: Any,
 ) -> GroupTransformation:
-    """Discover-IGT: implicit gradient transport around `discover`, whose other options it takes.
+    """Discover-IGT: implicit gradient transport around `discover`.
 
-    Evaluate at `igt_eval_params(state, params)`. See `igt` for `tail_fraction`.
+    Evaluate at `igt_eval_params(state, params)`. See `igt` for `tail_fraction`, `discover` for the rest.
     """
-    return transported(discover(learning_rate, clusters, mask=mask, **options), tail_fraction, mask=mask, l2=l2)
+    inner = discover(
+        learning_rate,
+        clusters,
+        beta=beta,
+        nu=nu,
+        rate=rate,
+        buffer_dtype=buffer_dtype,
+        estimate_probs=estimate_probs,
+        weight_decay=weight_decay,
+        mask=mask,
+    )
+    return transported(inner, tail_fraction, mask=mask, l2=l2, clusters=clusters)
 
 
 def direction_to_optimizer(
-    *direction: optax.GradientTransformation, learning_rate: Any, weight_decay: Any, mask: Any, l2: Any
+    *direction: optax.GradientTransformation,
+    learning_rate: Any,
+    weight_decay: Any,
+    mask: Any,
+    l2: Any,
+    clusters: Clusters | None = None,
 ) -> GroupTransformation:
     """Direction (a `GroupTransformation` first), then decoupled decay, then the step: θ ← θ(1 − λμ_t) − μ_t d."""
     check_not_negative("learning_rate", learning_rate)
     check_not_negative("weight_decay", weight_decay)
     decay = [] if is_zero(weight_decay) else [optax.add_decayed_weights(weight_decay, mask)]
     chain = optax.chain(*direction, *decay, optax.scale_by_learning_rate(learning_rate))
-    return penalised(skip_empty_batches(chain), l2, mask)
+    return penalised(skip_empty_batches(chain, clusters and clusters.num_clusters), l2, mask)
 
 
-def transported(inner: GroupTransformation, tail_fraction: Any, *, mask: Any, l2: Any) -> GroupTransformation:
+def transported(
+    inner: GroupTransformation, tail_fraction: Any, *, mask: Any, l2: Any, clusters: Clusters | None = None
+) -> GroupTransformation:
     """`igt` around an optimizer. The penalty belongs to the loss: its gradient is taken at the shifted point too."""
-    return penalised(igt(inner, tail_fraction), l2, mask)
+    return penalised(skip_empty_batches(igt(inner, tail_fraction), clusters and clusters.num_clusters), l2, mask)
 
 
 def penalised(inner: GroupTransformation, l2: Any, mask: Any) -> GroupTransformation:

@@ -12,7 +12,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discover.optim._checks import check_cluster_ids, check_group_axis, check_group_sizes, check_unit_interval
+from discover.optim._checks import (
+    check_cluster_ids,
+    check_group_axis,
+    check_group_sizes,
+    check_unit_interval,
+    refuse_optax_wrappers,
+)
 from discover.optim.clusters import Clusters
 from discover.optim.family import (
     Affine,
@@ -101,7 +107,9 @@ def paper_discover(
       weight_decay, mask, l2: see `sgd`.
     """
     rule = _scale_by_printed(clusters, alpha, alpha_n, _algorithm_1)
-    return direction_to_optimizer(rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2)
+    return direction_to_optimizer(
+        rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2, clusters=clusters
+    )
 
 
 def paper_discover_qhm(
@@ -123,7 +131,9 @@ def paper_discover_qhm(
     """
     check_unit_interval("nu", nu)
     rule = _scale_by_printed(clusters, alpha, alpha_n, lambda *args: _discover_qhm(nu, *args))
-    return direction_to_optimizer(rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2)
+    return direction_to_optimizer(
+        rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2, clusters=clusters
+    )
 
 
 def paper_discover_igt(
@@ -143,14 +153,20 @@ def paper_discover_igt(
     as for `paper_discover` and `igt`.
     """
     rule = _on_the_mean(_scale_by_printed(clusters, alpha, alpha_n, _algorithm_1))
-    inner = direction_to_optimizer(rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=0.0)
-    return transported(inner, tail_fraction, mask=mask, l2=l2)
+    inner = direction_to_optimizer(
+        rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=0.0, clusters=clusters
+    )
+    return transported(inner, tail_fraction, mask=mask, l2=l2, clusters=clusters)
 
 
 def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: Any) -> GroupTransformation:
     check_unit_interval("alpha", alpha)
     if alpha_n is not None:
         check_unit_interval("alpha_n", alpha_n)
+    elif 0.0 in clusters.probs:
+        raise ValueError(
+            f"alpha_n = alpha / p_n needs p_n above 0, got 0 for cluster {clusters.probs.index(0.0)}; give alpha_n"
+        )
     init = scale_by_discover(clusters).init  # the same state: ḡ and one buffer per cluster
 
     def rate(share, p):
@@ -159,6 +175,7 @@ def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: A
 
     def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, affine=None, **_):
         del params
+        refuse_optax_wrappers("paper_discover")
         num_groups = check_group_axis(updates, state.mean)
         ids = check_cluster_ids(cluster_ids, num_groups)
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)

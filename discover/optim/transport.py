@@ -40,11 +40,30 @@ def averaging_weight(step: Any, tail_fraction: Any = None) -> jax.Array:
     γ = c(s−1)/(1 + c(s−1)) · (1 − sqrt((1−c)/(s(s−1)))/c), and γ = 0 at s = 1. For tail_fraction above 2 this is
     negative at small s; it is clipped at 0. Without a tail fraction (or with 1) it is (s−1)/s, an average of all.
     """
+    past, root = _tail(step, tail_fraction)
+    return jnp.maximum(past - root, 0) / (1 + past)
+
+
+def _tail(step: Any, tail_fraction: Any) -> tuple[jax.Array, jax.Array]:
+    """m = c(s−1) and r = sqrt((1−c)(s−1)/s), in which γ = (m−r)/(1+m), 1−γ = (1+r)/(1+m), γ/(1−γ) = (m−r)/(1+r).
+
+    In float32 the last two would lose all their digits if they were computed from γ, which comes close to 1.
+    """
     s = jnp.asarray(step, jnp.result_type(float))
-    c = 1.0 if tail_fraction is None else 1.0 / jnp.asarray(tail_fraction, s.dtype)
-    before = jnp.maximum(s - 1, 1)  # avoids 0/0 at s = 1, where γ is 0 anyway
-    tail = 1 - jnp.sqrt((1 - c) / (s * before)) / c
-    return jnp.where(s <= 1, 0, jnp.maximum(c * before / (1 + c * before) * tail, 0))
+    c = jnp.asarray(1.0 if tail_fraction is None else 1.0 / jnp.asarray(tail_fraction, s.dtype), s.dtype)
+    return c * (s - 1), jnp.sqrt((1 - c) * (s - 1) / s)
+
+
+def new_weight(step: Any, tail_fraction: Any = None) -> jax.Array:
+    """1 − γ at step s: the weight of the newest gradient in the average."""
+    past, root = _tail(step, tail_fraction)
+    return jnp.minimum((1 + root) / (1 + past), 1)
+
+
+def look_ahead(step: Any, tail_fraction: Any = None) -> jax.Array:
+    """γ/(1 − γ) at step s: how many of the last step's lengths the gradient is taken ahead, (T2)."""
+    past, root = _tail(step, tail_fraction)
+    return jnp.maximum(past - root, 0) / (1 + root)
 
 
 def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> GroupTransformation:
@@ -83,17 +102,16 @@ def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> Group
             raise ValueError("igt needs the parameters: call tx.update(grads, state, params, ...)")
         refuse_optax_wrappers("igt")
         check_group_axis(updates, state.average)
-        gamma = averaging_weight(state.steps + 1, tail_fraction)
+        new = new_weight(state.steps + 1, tail_fraction)
 
         def blend(average, gradient):
-            g = gamma.astype(average.dtype)
-            return g * average + (1 - g) * gradient.astype(average.dtype)
+            return average + new.astype(average.dtype) * (gradient.astype(average.dtype) - average)
 
         batch_mean, _ = group_mean.update(updates, optax.EmptyState(), group_sizes=group_sizes, affine=affine)
         average = jax.tree.map(blend, state.average, batch_mean)
         # (T3) is the same affine function of every group's gradient, so the v_k need not be formed.
         scale, offset = affine or (1.0, jax.tree.map(jnp.zeros_like, state.average))
-        transported = Affine((1 - gamma) * scale, jax.tree.map(blend, state.average, offset))
+        transported = Affine(new * scale, jax.tree.map(blend, state.average, offset))
         extra |= {"group_sizes": group_sizes}
         if isinstance(inner, GroupTransformation):
             step, inner_state = inner.update(updates, state.inner, state.params, affine=transported, **extra)
@@ -104,11 +122,10 @@ def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> Group
             step, inner_state = inner.update(per_group, state.inner, state.params, **extra)
 
         true_params = optax.apply_updates(state.params, step)
-        next_gamma = averaging_weight(state.steps + 2, tail_fraction)
-        ahead = next_gamma / (1 - next_gamma)
+        ahead = look_ahead(state.steps + 2, tail_fraction)
 
-        def shifted_step(new, old, now):
-            return new + ahead.astype(new.dtype) * (new - old) - now
+        def shifted_step(moved, before, now):
+            return moved + ahead.astype(moved.dtype) * (moved - before) - now
 
         shifted = jax.tree.map(shifted_step, true_params, state.params, params)
         return shifted, IgtState(state.steps + 1, true_params, average, inner_state)
@@ -126,7 +143,10 @@ def igt_eval_params(state: Any, params: Any) -> Any:
     found = [s for s in jax.tree.leaves(state, is_leaf=_is_igt_state) if _is_igt_state(s)]
     if len(found) > 1:
         raise ValueError(f"the optimizer state holds {len(found)} IGT states; evaluate each on its own")
-    return found[0].params if found else params
+    if not found:
+        return params
+    # Under `optax.partition` IGT has some parameters only: the others are as the loop holds them.
+    return jax.tree.map(lambda now, true: now if isinstance(true, optax.MaskedNode) else true, params, found[0].params)
 
 
 def _is_igt_state(node: Any) -> bool:

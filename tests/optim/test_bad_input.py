@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import discover
@@ -51,6 +52,26 @@ def test_beta_and_nu_outside_the_unit_interval(name, value):
             make(0.1, CLUSTERS, **{name: value})
     with pytest.raises(ValueError, match=rf"{name} must be in \[0, 1\], got {value:g}"):
         discover.qhm(0.1, **{name: value})
+
+
+def test_gradients_of_another_tree_are_refused():
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+    tx = discover.discover(0.1, CLUSTERS)
+    for grads in ({"b": jnp.ones((5, 2))}, {"a": jnp.ones((5, 2)), "c": jnp.ones((5, 2))}):
+        with pytest.raises(ValueError, match="gradients must have the tree structure of the parameters"):
+            tx.update(grads, tx.init(params), params, cluster_ids=IDS)
+
+
+def test_numbers_that_are_none():
+    with pytest.raises(TypeError, match="beta must be a number, got 'x'"):
+        discover.discover(0.1, CLUSTERS, beta="x")
+    with pytest.raises(ValueError, match=r"probs must be a sequence of numbers, one per cluster, got \['a'\]"):
+        discover.Clusters(["a"])
+    with pytest.raises(ValueError, match="counts must be a sequence of numbers, one per cluster, got 5"):
+        discover.Clusters.from_counts(5)
+    assert discover.Clusters.uniform(np.int64(3)) == discover.Clusters.uniform(3)
+    with pytest.raises(ValueError, match=r"needs p_n above 0, got 0 for cluster 1"):
+        discover.paper_discover(0.1, discover.Clusters([1.0, 0.0]), alpha=0.1)
 
 
 def test_other_hyperparameters():

@@ -126,6 +126,22 @@ def test_the_convolution_splits_without_feature_groups():
     assert 3 not in feature_groups(hlo(discover.grouped_conv_general_dilated))
 
 
+def test_a_map_over_single_examples_is_an_ordinary_convolution():
+    """How equinox models are written: no convolution per example appears."""
+
+    def loss(w, x):
+        def one(image):
+            return discover.grouped_conv_general_dilated(
+                image[None], w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )[0]
+
+        return jnp.sum(jax.vmap(one)(x) ** 2)
+
+    per_group = jax.jit(discover.group_value_and_grad(loss))
+    text = per_group.lower(jnp.ones((3, 3, 4, 8)), jnp.ones((2, 16, 8, 8, 4))).as_text()
+    assert text.count("stablehlo.convolution") <= 3
+
+
 def images():
     return np.random.default_rng(0).normal(size=(4, 2, 8, 8, 3))
 

@@ -177,11 +177,51 @@ def test_a_batch_without_examples_leaves_parameters_and_state_unchanged(name):
         np.testing.assert_array_equal(now, before)
 
 
-def random_walk(dtype, num_steps=4000):
+@pytest.mark.parametrize("name", ALL)
+def test_a_batch_of_no_groups_leaves_parameters_and_state_unchanged(name):
+    tx = ALL[name]()
+    params = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2)}
+    state = tx.init(params)
+    grads = jax.tree.map(lambda p: jnp.zeros((0, *p.shape)), params)
+    updates, after = tx.update(grads, state, params, cluster_ids=jnp.zeros(0, int))
+    now, before = (optax.apply_updates(params, updates), after), (params, state)
+    jax.tree.map(np.testing.assert_array_equal, now, before)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if "discover" in name or name == "estimated"])
+def test_a_group_of_an_unknown_cluster_does_nothing_in_any_clustered_optimizer(name):
+    tx = ALL[name]()
+
+    def run(bad):
+        params = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2)}
+        state = tx.init(params)
+        for t in range(4):
+            grads = jax.tree.map(lambda p, t=t: jnp.stack([p + t, 2 * p]), params)
+            ids = jnp.array([0, 3])
+            if bad:
+                grads = jax.tree.map(lambda g: jnp.concatenate([g, jnp.full_like(g[:1], jnp.nan)]), grads)
+                ids = jnp.array([0, 3, [-1, 5, 7, 2**32][t]])
+            updates, state = tx.update(grads, state, params, cluster_ids=ids)
+            params = optax.apply_updates(params, updates)
+        return params, state
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), run(True), run(False))
+
+
+def test_a_batch_of_unknown_clusters_only_does_not_even_decay():
+    tx = discover.discover(0.1, discover.Clusters.uniform(5), weight_decay=0.5)
+    params = jnp.ones(3)
+    updates, _ = tx.update(jnp.ones((2, 3)), tx.init(params), params, cluster_ids=jnp.array([-1, 9]))
+    np.testing.assert_array_equal(updates, 0)
+
+
+def random_walk(dtype, estimate_probs, num_steps=4000):
     """‖ḡ − Σ p_n g_n‖ / max‖g_n‖ after thousands of random steps in float32 arithmetic."""
     num_groups, num_clusters, shape = 6, 7, (50,)
     probs = np.random.default_rng(0).dirichlet(np.ones(num_clusters))
-    rule = discover.scale_by_discover(discover.Clusters.from_counts(probs), beta=0.95, nu=0.9, buffer_dtype=dtype)
+    rule = discover.scale_by_discover(
+        discover.Clusters.from_counts(probs), beta=0.95, nu=0.9, buffer_dtype=dtype, estimate_probs=estimate_probs
+    )
 
     def step(state, key):
         id_key, size_key, grad_key = jax.random.split(key, 3)
@@ -194,15 +234,18 @@ def random_walk(dtype, num_steps=4000):
         rule.init(jnp.zeros(shape))
     )
     buffers = np.asarray(state.buffers, np.float64)
+    if estimate_probs:
+        probs = np.asarray(state.examples_seen, np.float64) / np.sum(state.examples_seen)
     drift = np.linalg.norm(np.asarray(state.mean, np.float64) - np.tensordot(np.asarray(probs), buffers, 1))
     return drift / np.linalg.norm(buffers, axis=1).max()
 
 
 @pytest.mark.float32
+@pytest.mark.parametrize("estimate_probs", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_mean_does_not_drift_in_low_precision(dtype):
+def test_the_mean_does_not_drift_in_low_precision(dtype, estimate_probs):
     """The bound of docs/family.md: rounding of ḡ adds up like a random walk, ε·sqrt(steps), in either dtype."""
-    assert random_walk(dtype) < 4 * np.finfo(np.float32).eps * np.sqrt(4000)
+    assert random_walk(dtype, estimate_probs) < 4 * np.finfo(np.float32).eps * np.sqrt(4000)
 
 
 def test_the_printed_mean_walks_away_with_the_steps_where_ours_stays_at_rounding():

@@ -35,8 +35,11 @@ def batch(num_groups, num_clusters, shape, buffer_dtype, estimate=False):
         (5, 100, (), jnp.float32, False),
     ],
 )
-def test_the_update_kernel_equals_the_rule(num_groups, num_clusters, shape, dtype, estimate):
+@pytest.mark.parametrize("affine", [False, True])
+def test_the_update_kernel_equals_the_rule(num_groups, num_clusters, shape, dtype, estimate, affine):
     case = batch(num_groups, num_clusters, shape, dtype, estimate)
+    if affine:
+        case = (*case, family.Affine(0.3, jnp.linspace(-1, 1, case[2].size).reshape(shape).astype(jnp.float32)))
     plain = family.apply_rule(*case)
     kernel = update_kernel.apply_rule(update_kernel.pack(case[0]), *case[1:], interpret=True)
     for name, expected, actual in zip(("direction", "mean", "buffers"), plain, kernel):

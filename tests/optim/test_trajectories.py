@@ -1,10 +1,12 @@
 """Trajectories against the plain NumPy references, with unequal clusters, unequal groups and repeated clusters."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import discover
+from discover.optim import transport
 from tests.optim import problem
 from tests.reference import family_reference as reference
 
@@ -90,6 +92,17 @@ def test_the_tail_weight_is_never_negative_and_stays_below_one():
         assert weights[0] == 0
         assert all(0 <= w < 1 for w in weights)
         exact(weights, [reference.tail_weight(s, tail_fraction) for s in range(1, 500)])
+
+
+@pytest.mark.parametrize("tail_fraction", [None, 18])
+@pytest.mark.parametrize("step", [1, 2, 10, 10**5, 10**6, 3 * 10**7])
+def test_the_transports_weights_keep_their_digits_in_float32(step, tail_fraction):
+    gamma = reference.tail_weight(np.longdouble(step), tail_fraction)
+    with jax.enable_x64(False):
+        ahead = float(transport.look_ahead(step, tail_fraction))
+        new = float(transport.new_weight(step, tail_fraction))
+    np.testing.assert_allclose(ahead, float(gamma / (1 - gamma)), rtol=1e-5)
+    np.testing.assert_allclose(new, float(1 - gamma), rtol=1e-5)
 
 
 def test_decoupled_decay_shrinks_the_parameters_and_l2_enters_the_gradient():
