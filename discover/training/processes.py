@@ -32,9 +32,11 @@ LOST_WORKER = 75
 """Exit code of a process that stopped because another one was lost (EX_TEMPFAIL: start all again)."""
 
 TIMEOUT = 60.0
-"""Seconds without progress, where others have progressed, after which a worker is lost.
+"""Seconds that a worker may be behind the others without progress; then it is lost.
 
-A third of it is enough without a sign of life, which a process gives every second whatever it is busy with.
+They count from when the first of the others came further, not from when the worker itself last did: a compilation, a
+long dispatch or an evaluation that all are busy with may take as long as it likes. A third of the timeout is enough
+without a sign of life, which a process gives every second whatever it is busy with.
 """
 
 _BEAT = 1.0  # seconds between signs of life
@@ -242,34 +244,50 @@ class SharedStop(StopRequest):
 
 
 class _Watch(threading.Thread):
-    """Gives signs of life, and looks for those of the others."""
+    """Gives signs of life, and looks for those of the others.
 
-    def __init__(self, client: Any, index: int, count: int, timeout: float):
+    Args:
+        client: the store of keys and values.
+        index: which process this is.
+        count: how many there are.
+        timeout: see :data:`TIMEOUT`.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, client: Any, index: int, count: int, timeout: float, clock: Callable[[], float] = time.monotonic
+    ):
         super().__init__(name="discover-watch", daemon=True)
         self.progress = 0
         self.suspicious = False
         self._client, self._index, self._count, self._timeout = client, index, count, timeout
         self._beats = 0
         self._over = threading.Event()
-        self._reached = time.monotonic()  # when the store last answered
+        self._clock = clock
+        self._reached = clock()  # when the store last answered
         self._signs: dict[int, tuple[str, float]] = {}  # who -> (last sign, when it changed)
         self._failed: dict[int, float] = {}  # who -> when it was seen to have failed
-        self._moved: dict[int, tuple[int, float]] = {}  # who -> (progress, when it changed)
+        self._moved: dict[int, int] = {}  # who -> progress
+        self._behind: dict[int, tuple[int, float]] = {}  # who -> (progress, since when others are further)
 
     def run(self) -> None:
         while not self._over.wait(_BEAT):
-            self._beats += 1
-            try:
-                self._say(f"alive {self._beats} {self.progress}")
-                found = dict(self._client.key_value_dir_get(f"{_PREFIX}/signs"))
-                self._reached = time.monotonic()
-            except Exception as error:
-                if time.monotonic() - self._reached > self._patience():
-                    self._stop(0, f"its coordination service does not answer ({str(error).splitlines()[0][:100]})")
-                continue
-            for who in range(self._count):
-                if who != self._index:
-                    self._look(who, found.get(f"{_PREFIX}/signs/{who}", ""))
+            self.turn()
+
+    def turn(self) -> None:
+        """Gives one sign of life and looks once at those of the others."""
+        self._beats += 1
+        try:
+            self._say(f"alive {self._beats} {self.progress}")
+            found = dict(self._client.key_value_dir_get(f"{_PREFIX}/signs"))
+            self._reached = self._clock()
+        except Exception as error:
+            if self._clock() - self._reached > self._patience():
+                self._stop(0, f"its coordination service does not answer ({str(error).splitlines()[0][:100]})")
+            return
+        for who in range(self._count):
+            if who != self._index:
+                self._look(who, found.get(f"{_PREFIX}/signs/{who}", ""))
 
     def leave(self, last_words: str) -> None:
         """Ends the watch; the others hear ``last_words``."""
@@ -284,7 +302,7 @@ class _Watch(threading.Thread):
         return min(_CERTAIN, self._timeout / 3) if self.suspicious else self._timeout / 3
 
     def _look(self, who: int, sign: str) -> None:
-        now = time.monotonic()
+        now = self._clock()
         kind, _, rest = sign.partition(" ")
         if kind == "failed":
             # All may have failed of the same: then each says so itself, and this watch is over in a moment.
@@ -298,6 +316,7 @@ class _Watch(threading.Thread):
         if kind == "done":
             self._signs.pop(who, None)
             self._moved.pop(who, None)
+            self._behind.pop(who, None)
             return
         before, since = self._signs.get(who, (None, now))
         if sign != before:
@@ -305,13 +324,16 @@ class _Watch(threading.Thread):
         elif now - since > self._patience():
             self._stop(who, f"no sign of life for {now - since:.0f} seconds")
         if kind == "alive":
-            progress = int(rest.split()[1])
-            if progress != self._moved.get(who, (None, now))[0]:
-                self._moved[who] = (progress, now)
-            stuck = now - self._moved[who][1]
-            ahead = max([self.progress, *(p for p, _ in self._moved.values())])
-            if progress < ahead and stuck > self._timeout:
-                self._stop(who, f"it has made no progress for {stuck:.0f} seconds while others wait for it")
+            progress = self._moved[who] = int(rest.split()[1])
+            if progress >= max(self.progress, *self._moved.values()):
+                self._behind.pop(who, None)
+                return
+            # Counted anew at every step that it takes, and only from when somebody is further than it.
+            at, since = self._behind.get(who, (None, now))
+            if at != progress:
+                self._behind[who] = (progress, now)
+            elif now - since > self._timeout + _BEAT:  # its sign may be that old
+                self._stop(who, f"it has made no progress for {now - since:.0f} seconds while others wait for it")
 
     def _stop(self, who: int, reason: str) -> None:
         """Says who is lost, lets the others hear of it, and ends this process."""
