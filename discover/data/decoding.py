@@ -122,8 +122,10 @@ def _ask(process: subprocess.Popen, chunk: list[File], size: int | None, channel
     head, pixels = answer
     results: list[Decoded] = []
     for (name, data), shape, raw in zip(chunk, head["shapes"], pixels):
-        reason = data if isinstance(data, str) else shape if isinstance(shape, str) else None
-        results.append((name, np.frombuffer(raw, dtype=np.uint8).reshape(shape) if reason is None else reason))
+        if isinstance(data, str) or isinstance(shape, str):
+            results.append((name, data if isinstance(data, str) else shape))
+        else:
+            results.append((name, np.frombuffer(raw, dtype=np.uint8).reshape(shape)))
     return results
 
 

@@ -34,6 +34,7 @@ class StreamedBatch(NamedTuple):
     cluster_ids: NDArray[np.int32]  # [G]
     group_sizes: NDArray[np.int32]  # [G]
     indices: NDArray[np.int32]  # [G, b] which of the files
+    skipped: NDArray[np.int32]  # [G, b] the unreadable file in whose place this one is, −1 for none
 
 
 class StepSource:
@@ -45,7 +46,7 @@ class StepSource:
         image_size: the side that images are cut and resized to.
         channels: 3 for color, 1 for gray.
         on_bad_image: "error", or "skip" to put the next readable image of its group in an unreadable one's place, with
-            a warning for each file.
+            a warning for each file. (`stream_batches` adds one at the end that says how many.)
 
     Raises:
         DataError: if plan and files do not fit together.
@@ -77,6 +78,7 @@ class StepSource:
         groups, size = batch.indices.shape
         images = np.empty((groups, size, self.image_size, self.image_size, self.channels), dtype=np.uint8)
         labels, indices = batch.labels.copy(), batch.indices.copy()
+        skipped = np.full_like(indices, -1)
         for k in range(groups):
             missing = [place for place in range(size) if not self._read(int(indices[k, place]), images[k, place])]
             readable = [place for place in range(size) if place not in missing]
@@ -84,10 +86,11 @@ class StepSource:
                 first = self.files.paths[indices[k, 0]]
                 raise BadImageError(f"no image of group {k} of step {step} can be read; the first is {first}")
             for place in missing:
+                skipped[k, place] = indices[k, place]
                 other = next((p for p in readable if p > place), readable[0])
                 for values in (images, labels, indices):
                     values[k, place] = values[k, other]
-        return StreamedBatch(images, labels, batch.cluster_ids, batch.group_sizes, indices)
+        return StreamedBatch(images, labels, batch.cluster_ids, batch.group_sizes, indices, skipped)
 
     def _read(self, index: int, into: NDArray[np.uint8]) -> bool:
         """Decode one file; False if it cannot be read and that is to be put up with."""
@@ -140,7 +143,8 @@ def stream_batches(
         plan: the batches; made with `files.labels`.
         image_size: the side that images are cut and resized to; leave room for crops on the device.
         channels: 3 for color, 1 for gray.
-        on_bad_image: "error" or "skip"; see `StepSource`.
+        on_bad_image: "error" or "skip"; see `StepSource`. With "skip" a warning says how many files were skipped in
+            all, after the last step or when the iterator is closed.
         start: the first step.
         stop: the step to stop before; never if absent.
         threads: how many threads read and decode, each a step of its own (in each process). As many batches are held
@@ -174,4 +178,8 @@ def stream_batches(
             flags.FLAGS.mark_as_parsed()
         # Out of the memory that is shared with the processes, so that a batch may outlive them.
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers)).map(_copied)
+    if on_bad_image == "skip":
+        from discover.data.skipping import CountSkipped
+
+        return CountSkipped(dataset, files)
     return dataset

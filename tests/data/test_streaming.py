@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -111,6 +112,43 @@ def test_skipping_puts_a_readable_image_of_the_group_in_its_place(damaged):
         replaced += np.sum(batch.indices != expected.indices)
         assert np.array_equal(batch.indices != expected.indices, expected.indices == bad)
     assert replaced
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_skipped_images_are_counted_at_the_end(damaged, workers):
+    (damaged / "train/cow/0002.png").unlink()
+    (damaged / "train/cow/0002.png").symlink_to(damaged / "nothing.png")
+    images = list_images(damaged)["train"]
+    with pytest.warns(UserWarning, match=r"skipped .*000[23]\.png") as caught:
+        batches = list(stream(images, make_plan(images), stop=20, on_bad_image="skip", workers=workers))
+    totals = [str(warning.message) for warning in caught if "skipped 2 of 21 images" in str(warning.message)]
+    assert len(totals) == 1
+    assert "0003.png" in totals[0]
+    assert "0002.png" in totals[0]
+    bad = {images.paths[k] for batch in batches for k in batch.skipped[batch.skipped >= 0]}
+    assert bad == {path for path in images.paths if "bee/0003" in path or "cow/0002" in path}
+
+
+def test_skipping_resumes_from_a_state_and_counts_when_closed(damaged):
+    images = list_images(damaged)["train"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about each file; what is tested is the count at the end
+        iterator = iter(stream(images, make_plan(images), on_bad_image="skip"))
+        next(iterator)
+        state = iterator.get_state()
+        expected = [next(iterator) for _ in range(20)]
+        fresh = iter(stream(images, make_plan(images), on_bad_image="skip"))
+        fresh.set_state(state)
+        assert all(same(next(fresh), batch) for batch in expected)
+        fresh.close()
+    with pytest.warns(UserWarning, match="skipped 1 of 21 images"):
+        iterator.close()
+
+
+def test_a_stream_with_nothing_to_skip_says_nothing(folder):
+    images = list_images(folder)["train"]
+    batches = list(stream(images, make_plan(images), stop=3, on_bad_image="skip"))  # a warning would be an error
+    assert all(np.all(batch.skipped == -1) for batch in batches)
 
 
 def test_images_are_resized(tmp_path):
