@@ -85,9 +85,10 @@ def load_cifar(name: str, path: str | os.PathLike[str]) -> Dataset:
         names, coarse = _names(meta, "fine_label_names" if form.coarse_names else "label_names", where), ()
         if form.coarse_names:
             coarse = _names(meta, "coarse_label_names", where)
-    splits = []
+    splits, counts = [], {}
     for files in (form.train, form.test):
         parts = [_part(read(file), f"{where}/{file}", binary, bool(form.coarse_names)) for file in files]
+        counts |= {file: len(part[0]) for file, part in zip(files, parts)}
         images = np.concatenate([part[0] for part in parts])
         labels = np.concatenate([part[1] for part in parts])
         columns = {}
@@ -99,6 +100,7 @@ def load_cifar(name: str, path: str | os.PathLike[str]) -> Dataset:
         if labels.max() >= len(names):
             raise ArchiveError(f"{where} has label {labels.max()}, but names only {len(names)} classes")
         splits.append(Split(_pictures(images), labels, columns))
+    _check_counts(form, counts, where)
     return Dataset(name, splits[0], splits[1], len(names), names)
 
 
@@ -149,6 +151,21 @@ def _part(
             raise ArchiveError(f"{name} is no CIFAR batch: its {key} are not {len(pixels)} classes")
         labels.append(values.astype(np.int32))
     return pixels, labels[0], labels[-1]
+
+
+def _check_counts(form: _Form, counts: dict[str, int], where: str) -> None:
+    """Refuse a file that was cut off between two images, as far as the other files give it away.
+
+    If any file has its official number of images, all must. A smaller data set in this format has no official numbers,
+    but its training files must be of one length.
+    """
+    official = dict.fromkeys(form.train, 50_000 // len(form.train)) | dict.fromkeys(form.test, 10_000)
+    if all(counts[file] != official[file] for file in official):
+        official = dict.fromkeys(form.train, max(counts[file] for file in form.train))
+    for file, count in official.items():
+        if counts[file] != count:
+            have = f"{counts[file]} images where the other files say that there must be {count}"
+            raise ArchiveError(f"{where}/{file} is cut off or damaged: it has {have}")
 
 
 def _names(meta: object, key: str, where: str) -> tuple[str, ...]:

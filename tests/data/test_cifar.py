@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from discover.data import ArchiveError, DatasetNotFoundError, cluster, load
+from discover.data.cifar import _FORMS, _check_counts
 from tests.data import files
 
 FORMS = tuple(files.FOLDERS)
@@ -87,6 +88,44 @@ def test_a_cut_off_file_is_named(form, tmp_path):
     with pytest.raises(ArchiveError, match=victim) as caught:
         load(source(form), tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["cifar-10-binary", "cifar-10-python"])
+def test_a_training_file_shorter_than_the_others_is_named(form, tmp_path):
+    contents, _ = files.cifar(form)
+    victim = next(name for name in contents if name.startswith("data_batch_3"))
+    if "python" in form:
+        content = pickle.loads(contents[victim], encoding="bytes")
+        contents[victim] = pickle.dumps(content | {b"data": content[b"data"][:3], b"labels": content[b"labels"][:3]}, 2)
+    else:
+        contents[victim] = contents[victim][:-3073]  # between two images
+    files.write_files(tmp_path, contents)
+    with pytest.raises(ArchiveError, match=f"{victim} is cut off or damaged: it has 3 images where .* must be 4"):
+        load("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "counts", "cut"),
+    [
+        ("cifar10", 0, [10_000] * 5 + [9_999], "test_batch.bin"),
+        ("cifar10", 0, [9_999] * 5 + [10_000], "data_batch_1.bin"),
+        ("cifar10", 1, [10_000] * 4 + [1, 10_000], "data_batch_5"),
+        ("cifar100", 0, [50_000, 4], "test.bin"),
+        ("cifar100", 0, [49_999, 10_000], "train.bin"),
+        ("cifar10", 0, [10_000] * 6, None),
+        ("cifar100", 1, [50_000, 10_000], None),
+        ("cifar100", 1, [12, 6], None),
+        ("cifar10", 1, [4] * 5 + [3], None),
+    ],
+)
+def test_the_official_files_must_have_the_official_numbers_of_images(name, form, counts, cut):
+    chosen = _FORMS[name][form]
+    counted = dict(zip((*chosen.train, *chosen.test), counts, strict=True))
+    if cut is None:
+        _check_counts(chosen, counted, "here")
+        return
+    with pytest.raises(ArchiveError, match=f"here/{cut} is cut off or damaged"):
+        _check_counts(chosen, counted, "here")
 
 
 class Harm:
