@@ -39,13 +39,18 @@ class _Buffers(NamedTuple):
 
 
 def find_buffers(opt_state: Any) -> _Buffers:
-    """The cluster buffers and their mean (Discover), or the one momentum buffer, wherever they sit in the state."""
+    """The cluster buffers and their mean (Discover), or the one momentum buffer, wherever they sit in the state.
+
+    Discover with a single cluster (on shuffled batches) has one buffer only, as Momentum has.
+    """
 
     def known(node: Any) -> bool:
         return isinstance(node, DiscoverState | QhmState)
 
     for node in jax.tree.leaves(opt_state, is_leaf=known):
         if isinstance(node, DiscoverState):
+            if jax.tree.leaves(node.buffers)[0].shape[0] == 1:  # one buffer for everything: that is momentum
+                return _Buffers(None, node.mean)
             return _Buffers(node.buffers, node.mean)
         if isinstance(node, QhmState):
             return _Buffers(None, node.momentum)
@@ -61,7 +66,7 @@ def between_cluster(
       opt_state: the state of any optimizer of this library.
       halves: gradients with leaves `[2, N, ...]`: every cluster's mean gradient from two independent sets of examples.
       probs: `[N]`, p_n.
-      num_groups: G, groups in a training batch.
+      num_groups: G, groups in a training batch; |B| for shuffled batches, whose examples are drawn one by one.
       batch_size: |B|, examples in a training batch.
 
     Returns:

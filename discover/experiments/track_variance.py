@@ -12,6 +12,7 @@ import optax
 
 from discover.data import BatchPlan, Dataset
 from discover.diagnostics.tracking import between_cluster
+from discover.experiments.build import build_clustering
 from discover.experiments.config import Config
 from discover.experiments.prepare import build_prepare
 from discover.models import Network
@@ -23,6 +24,7 @@ __all__ = ["VarianceProbe"]
 
 EXAMPLES = 32
 """Fresh examples of each cluster per measurement, in two halves."""
+_AS_DRAWN = ("drawn", "drawn_plain")  # their 1/G (or 1/|B|) is true of clusters drawn independently
 _OTHER_SEED = 1_000_003  # the probe's examples are drawn apart from the training batches
 
 
@@ -30,6 +32,8 @@ class VarianceProbe:
     """Measures the between-cluster variance of all members at some step, on fresh examples of every cluster.
 
     What it returns is a pure function of the state, the seeds and the step, so a resumed run writes the same lines.
+    The clusters are the configuration's, also where batches are shuffled. What batches contain "as drawn" has a formula
+    for random and shuffled batches only; for balanced and given ones those two numbers are left out.
 
     Args:
       config: of the run.
@@ -39,14 +43,16 @@ class VarianceProbe:
     """
 
     def __init__(self, config: Config, dataset: Dataset, network: Network, plans: dict[int, BatchPlan]):
-        plan = next(iter(plans.values()))
-        self.num_clusters, self.probs = plan.num_clusters, plan.probs
+        # Not the plans' own clusters: a plan of shuffled batches has a single one, with nothing between.
+        clusterings = {seed: build_clustering(config, dataset, plan.noise) for seed, plan in plans.items()}
+        first = next(iter(clusterings.values()))
+        self.num_clusters, self.probs = first.num_clusters, first.probs
         # Two plans, so that the halves are independent: one plan draws without replacement, which would make them
         # repel each other, and the product of their errors negative on average.
         self.plans = {
             (seed, half): BatchPlan(
                 dataset.train.labels,
-                plans[seed].clustering,
+                clusterings[seed],
                 groups=self.num_clusters,
                 group_size=max(1, EXAMPLES // 2),
                 composition="given",
@@ -60,7 +66,8 @@ class VarianceProbe:
         prepare, _ = build_prepare(config, dataset)
         groups, batch_size = config.batches.groups, config.batches.groups * config.batches.group_size
         if config.batches.composition == "shuffled":
-            groups = batch_size  # every example is drawn on its own
+            groups = batch_size  # every example is drawn on its own: V_bet/|B|
+        independent = config.batches.composition in ("random", "shuffled")
 
         def loss(params: Any, group: tuple[jax.Array, jax.Array]) -> jax.Array:
             x, targets = group
@@ -79,9 +86,8 @@ class VarianceProbe:
             halves = jax.tree.map(lambda g: g.reshape(2, self.num_clusters, *g.shape[1:]), grads)
             probs = jnp.asarray(self.probs, jnp.float32)
             found = between_cluster(state.opt_state, halves, probs, num_groups=groups, batch_size=batch_size)
-            return {f"between_{name}": value for name, value in found._asdict().items() if name != "signal"} | {
-                "signal": found.signal
-            }
+            known = {name: value for name, value in found._asdict().items() if independent or name not in _AS_DRAWN}
+            return {name if name == "signal" else f"between_{name}": value for name, value in known.items()}
 
         def over_members(state: Any, members: Members, batches: StepBatch, step: jax.Array, images: jax.Array) -> Any:
             def one(arguments: Any) -> Any:

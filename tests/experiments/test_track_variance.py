@@ -68,11 +68,35 @@ def test_the_records_hold_the_same_lines(tmp_path, lines):
     assert variance(recorded) == whole
 
 
-def test_label_noise_and_shuffled_batches_can_be_tracked():
+def test_runs_with_label_noise_can_be_tracked():
     noisy = run(config("discover", **{"data.label_noise": 0.4, "training.steps": 20}), None)
     assert len(variance(noisy)) == 2
-    shuffled = run(config("momentum", **{"batches.composition": "shuffled", "training.steps": 20}), None)
-    assert all(abs(line["between_drawn"]) < 1e-5 for line in variance(shuffled))
+
+
+# With a learning rate of nearly 0 both runs measure the same parameters on the same examples.
+STILL = {"training.steps": 20, "optimizer.learning_rate": 1e-12}
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "discover"])
+def test_shuffled_batches_contain_the_variance_between_the_configured_clusters_over_the_batch_size(optimizer):
+    pure = run(config("momentum", **STILL), None)
+    shuffled = run(config(optimizer, **{"batches.composition": "shuffled", **STILL}), None)
+    for found, other in zip(variance(shuffled), variance(pure), strict=True):
+        between = 2 * other["between_drawn_plain"]  # V_bet: 2 groups
+        assert between > 0.1
+        assert found["between_drawn_plain"] == pytest.approx(between / 16, rel=1e-3)  # 2 groups of 8
+        assert found["between_drawn"] == found["between_drawn_plain"]
+
+
+def test_balanced_and_given_batches_have_no_line_that_assumes_independent_clusters():
+    balanced = {"batches.composition": "balanced", "training.steps": 20}
+    given = {"batches.composition": "given", "batches.groups": 10, "batches.given": tuple(range(10))}
+    for values in (balanced, balanced | given):
+        found = variance(run(config("discover", **values), None))
+        assert len(found) == 2
+        for line in found:
+            assert "between_paper" in line
+            assert not {"between_drawn", "between_drawn_plain"} & set(line)
 
 
 def test_negative_interval_is_refused():
