@@ -243,6 +243,32 @@ def test_a_disk_that_fills_up_in_training_is_one_line(tiny_disk):
     assert "no space left" in done.stderr
 
 
+def rows_of(**means):
+    """Rows with (validation, test) accuracies."""
+    spreads = {label: [{"mean": mean, "std": 0.0, "values": [mean]} for mean in pair] for label, pair in means.items()}
+    rows = [
+        {"label": label.replace("__", "-"), "validation_accuracy": validation, "test_accuracy": test}
+        for label, (validation, test) in spreads.items()
+    ]
+    return {"rows": rows}
+
+
+def test_the_variant_in_the_headline_is_chosen_on_validation():
+    from discover.cli.compare import remarks
+
+    means = {"momentum": (0.5, 0.5), "discover": (0.9, 0.8), "discover_qhm": (0.8, 0.9), "momentum__shuffled": (1, 1)}
+    assert remarks(rows_of(**means)) == [
+        "Discover is 30.0 points ahead of Momentum, 60% of what clustered batches cost it."
+    ]
+
+
+def test_a_share_is_told_only_where_something_was_won_back():
+    from discover.cli.compare import remarks
+
+    means = {"momentum": (0.5, 0.5), "discover": (0.4, 0.4), "momentum__shuffled": (0.7, 0.7)}
+    assert remarks(rows_of(**means)) == ["Discover is 10.0 points behind Momentum."]
+
+
 def test_nothing_is_drawn_where_there_is_no_terminal(trained):
     assert (trained / "stderr").read_text() == ""
     out = (trained / "stdout").read_text()

@@ -138,17 +138,19 @@ def remarks(record: dict[str, Any]) -> list[str]:
     """What the table says in words: who is ahead, and by how much of what clustering costs."""
     from discover.report.page import won_back
     from discover.report.style import series_name
+    from discover.report.tables import best_on_validation
 
     rows = {row["label"]: row for row in record["rows"] if (row["test_accuracy"] or {}).get("mean") is not None}
     lines = []
     ours = [row for label, row in rows.items() if label.startswith("discover")]
     momentum = rows.get("momentum")
-    if ours and momentum:
-        best = max(ours, key=lambda row: row["test_accuracy"]["mean"])
+    best = best_on_validation(ours)
+    if best and momentum:
         gap = 100 * (best["test_accuracy"]["mean"] - momentum["test_accuracy"]["mean"])
         line = f"{series_name(best['label'])} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} Momentum"
         share = won_back(best, momentum, rows.get("momentum-shuffled"))
-        lines.append(line + (f", {100 * share:.0f}% of what clustered batches cost it." if share else "."))
+        won = gap > 0 and share is not None
+        lines.append(line + (f", {100 * share:.0f}% of what clustered batches cost it." if won else "."))
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]
     if edge:
         lines.append(f"[yellow]At the edge of the grid of learning rates:[/yellow] {', '.join(edge)}.")

@@ -20,7 +20,7 @@ from discover.report import charts
 from discover.report.figures import FIGURES, draw
 from discover.report.load import Report
 from discover.report.style import Style, series_name, series_styles
-from discover.report.tables import accuracy, comparison_table
+from discover.report.tables import best_on_validation, comparison_table
 from discover.report.template import PAGE, SCRIPT, STYLE
 
 MISSING_TEXT = "none"
@@ -143,13 +143,13 @@ def _hardware(environment: dict[str, Any]) -> str | None:
 
 
 def _headline(report: Report, styles: dict[str, Style]) -> str:
-    """Up to four cards: the best Discover variant, momentum, the control, and how much was won back."""
-    rows = {row["label"]: row for row in report.rows if accuracy(row.get("test_accuracy")) is not None}
+    """Up to four cards: the best Discover variant on validation, momentum, the control, and how much was won back."""
+    rows = {row["label"]: row for row in report.rows if (row.get("test_accuracy") or {}).get("mean") is not None}
     ours = [row for label, row in rows.items() if label.startswith("discover") and not row.get("control")]
     momentum, control = rows.get("momentum"), rows.get("momentum-shuffled")
-    if not ours or momentum is None:
+    best = best_on_validation(ours)
+    if best is None or momentum is None:
         return ""
-    best = max(ours, key=lambda row: row["test_accuracy"]["mean"])
     cards = []
     for row, note in ((best, "test accuracy"), (momentum, "on the same batches"), (control, "the control")):
         if row is None:
@@ -162,7 +162,7 @@ def _headline(report: Report, styles: dict[str, Style]) -> str:
             f'<div class="v">{100 * spread["mean"]:.1f}{std}</div><div class="s">{note}</div></div>'
         )
     won = won_back(best, momentum, control)
-    if won is not None:
+    if won is not None and won > 0:
         cards.append(
             '<div class="card"><div class="k">Won back</div>'
             f'<div class="v">{100 * won:.0f} <small>%</small></div>'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ def comparison_table(rows: list[dict[str, Any]], target: float | None = None, *,
         compact: short headers and no column for the batches, for a terminal.
 
     Returns:
-        The table; ``best`` is the row with the highest mean test accuracy among those that are not controls.
+        The table; ``best`` is the row that :func:`best_on_validation` picks among those that are not controls.
     """
     goal = f"steps to {100 * target:g}%" if target else "steps to target"
     tested = any(row.get("test_accuracy") for row in rows)
@@ -106,10 +107,19 @@ def _ratio(value: Any) -> str | None:
     return f"{value:.2f}×" if isinstance(value, int | float) and math.isfinite(value) else None
 
 
+def best_on_validation(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The row with the highest mean validation accuracy; of equals the first.
+
+    What is reported on the test split must not be picked on it, so rows without a validation accuracy cannot be
+    picked, unless there is no choice: a single row is its own best.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    scored = [row for row in rows if (row.get("validation_accuracy") or {}).get("mean") is not None]
+    return max(scored, key=lambda row: row["validation_accuracy"]["mean"], default=None)
+
+
 def _best(rows: list[dict[str, Any]]) -> int | None:
-    scores = {
-        i: row["test_accuracy"]["mean"]
-        for i, row in enumerate(rows)
-        if not row.get("control") and (row.get("test_accuracy") or {}).get("mean") is not None
-    }
-    return max(scores, key=lambda i: scores[i]) if len(scores) > 1 else None
+    ours = [row for row in rows if not row.get("control")]
+    best = best_on_validation(ours) if len(ours) > 1 else None
+    return next((i for i, row in enumerate(rows) if row is best), None)

@@ -71,6 +71,7 @@ def write_comparison(directory: Path, labels: tuple[str, ...] = tuple(CURVES), s
                     {"learning_rate": rate, "validation_accuracy": {"mean": mean * share, "std": std}}
                     for rate, share in ((0.03, 0.8), (0.1, 1.0), (0.3, 0.7))
                 ],
+                "validation_accuracy": spread,
                 "test_accuracy": spread,
                 "test_loss": {
                     "mean": 2.3 * (1 - mean),

@@ -9,7 +9,7 @@ from discover.report import comparison_table
 
 def row(label: str, mean: float | None, **fields):
     spread = {"mean": mean, "std": 0.004, "values": [mean, mean]}
-    return {"label": label, "test_accuracy": spread, **fields}
+    return {"label": label, "validation_accuracy": spread, "test_accuracy": spread, **fields}
 
 
 def test_accuracies_are_percentages_with_their_deviation():
@@ -22,6 +22,13 @@ def test_a_diverged_run_is_called_so_and_is_never_the_best():
     table = comparison_table([row("momentum", None), row("discover", 0.2), row("adam", 0.1)])
     assert table.rows[0][1] == "diverged"
     assert table.best == 1
+
+
+def test_the_best_is_chosen_on_validation_never_on_test():
+    below, above = ({"mean": mean, "std": 0.0, "values": [mean]} for mean in (0.5, 0.6))
+    rows = [row("discover", 0.9, validation_accuracy=below), row("discover_qhm", 0.8, validation_accuracy=above)]
+    assert comparison_table(rows).best == 1
+    assert comparison_table([{**found, "validation_accuracy": None} for found in rows]).best is None
 
 
 def test_a_control_is_never_the_best():
