@@ -276,7 +276,9 @@ class _Job:
                 start, state, note = found
                 log.recall(note)
                 offset["length"] = note["metrics_length"]
-        if self.directory is not None:
+        # The parts after a finished one may have metrics too: who goes on from there cuts them, and not this part.
+        passed = start == self.steps and first + len(group) < len(self.everyone)
+        if self.directory is not None and not passed:
             self._open_metrics(offset["length"])
         self._note_diverged(first, log)
         if state is None:
@@ -310,7 +312,7 @@ class _Job:
         self.train_seconds += result.train_seconds
         self.trained_steps += result.trained_steps
         self.done = result.steps
-        return self.writer.sync() if self.writer is not None else 0
+        return offset["length"] if passed or self.writer is None else self.writer.sync()
 
     def _probe(self, seeds: Sequence[int], arrays: Members, data: LoopData) -> tuple[str, Any] | None:
         """What measures the between-cluster variance, where that is asked for."""

@@ -284,6 +284,44 @@ def test_members_trained_one_after_the_other_equal_members_trained_together(fini
         assert np.array_equal(a, b)
 
 
+def test_resuming_in_a_later_part_keeps_the_checkpoints_of_every_part_and_ends_the_same(tmp_path):
+    config = ("training.together=1", "training.seeds=0,1,2")
+    go(tmp_path / "whole", *config)
+
+    def stop_in_the_second_part():
+        if sum(event[0] == "start" for event in watcher.events) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            watcher.at = 5  # once more, in the part after
+
+    watcher = Watcher(20, stop_in_the_second_part)
+    with pytest.raises(RunStopped):
+        go(tmp_path / "run", *config, progress=watcher)
+    again = Watcher()
+    go(tmp_path / "run", *config, resume=True, progress=again)
+    assert again.messages == []
+    starts = [event[1] for event in again.events if event[0] == "start"]
+    assert starts[0] == 20
+    assert 0 < starts[1] < 20
+    assert starts[2:] == [0]
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_killed_after_its_last_part_but_before_its_summary_trains_nothing_again(tmp_path):
+    config = ("training.together=1",)
+    go(tmp_path / "run", *config)
+    before = (tmp_path / "run" / records.METRICS).read_bytes()
+    summary = records.read_summary(tmp_path / "run")
+    assert summary is not None
+    records.write_json(tmp_path / "run" / records.SUMMARY, {**summary, "status": "running"})
+    again = Watcher()
+    result = go(tmp_path / "run", *config, resume=True, progress=again)
+    assert [event for event in again.events if event[0] == "start"] == [("start", 20), ("start", 20)]
+    assert again.messages == []
+    assert (tmp_path / "run" / records.METRICS).read_bytes() == before
+    assert result.summary["final"] == summary["final"]
+
+
 @pytest.mark.parametrize(
     ("members", "text"),
     [
