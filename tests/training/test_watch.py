@@ -105,7 +105,8 @@ def test_a_worker_that_falls_back_by_many_steps_but_moves_is_not_lost():
 
 
 def test_a_silent_worker_is_named_after_a_third_of_the_timeout_in_the_middle_of_a_long_phase():
-    (when, who, reason), _ = simulate([phases(100), phases(100)], 60, silent=[(1, 30.0)])
+    stopped = simulate([phases(100), phases(100)], 60, silent=[(1, 30.0)])
+    when, who, reason = stopped[0] or pytest.fail("worker 0 waits for ever")
     assert who == 1
     assert "no sign of life" in reason
     assert 30 + TIMEOUT / 3 - 1 < when <= 30 + TIMEOUT / 3 + 2
