@@ -140,6 +140,12 @@ LARGE = {
 }
 
 
+def _peak(memory: Any) -> float:
+    """Bytes of arguments, results and temporaries of a compiled program on one device; donated ones count once."""
+    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return float(held + memory.temp_size_in_bytes)
+
+
 def compile_large(name: str, dtype: str) -> dict[str, Any]:
     """Compiles the optimizer's part of a step (exchange, rule, gather) for a large setting, without running it."""
     import jax
@@ -167,13 +173,23 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
         updates, state = tx.update(grads, state, params, cluster_ids=ids)
         return optax.apply_updates(params, updates), state
 
-    def all_reduce(grads):
-        return jax.tree.map(lambda g: jnp.mean(g, axis=0), grads)
+    replicated = optax.sgd(0.1, momentum=0.9)  # its state whole on every device, as in most training loops
+
+    def momentum_update(grads, state, params):
+        mean = jax.tree.map(lambda g: jnp.mean(g, axis=0), grads)  # the all-reduce
+        updates, state = replicated.update(mean, state, params)
+        return optax.apply_updates(params, updates), state
 
     began = time.perf_counter()
     compiled = jax.jit(update, donate_argnums=(1, 2)).lower(grads, state, params, ids).compile()
     seconds = time.perf_counter() - began
-    momentum = jax.jit(all_reduce, out_shardings=whole).lower(grads).compile()
+    velocity = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), jax.eval_shape(replicated.init, params)
+    )
+    lowered = jax.jit(momentum_update, donate_argnums=(1, 2), out_shardings=whole).lower(grads, velocity, params)
+    momentum = lowered.compile()
+    memory: Any = compiled.memory_analysis()
+    memory_momentum: Any = momentum.memory_analysis()
     count = sum(p.size for p in jax.tree.leaves(params))
     held = sum(np.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(state))
     size = jnp.dtype(dtype).itemsize
@@ -187,7 +203,14 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
         "collectives": ", ".join(f"{o.kind} of {o.payload / 1e6:,.1f} MB" for o in collectives(compiled)),
         "state_arithmetic": (clusters * size + 4) * count / devices,
         "state_compiled": float(held),
-        "state_in_arguments": float(compiled.memory_analysis().argument_size_in_bytes - 8 * count - 4 * devices),
+        "state_in_arguments": float(memory.argument_size_in_bytes - 8 * count - 4 * devices),
+        "params_bytes": 4.0 * count,
+        "grads_bytes": 4.0 * count,  # of the device's one group
+        "temporaries": float(memory.temp_size_in_bytes),
+        "peak": _peak(memory),
+        "state_momentum": float(memory_momentum.argument_size_in_bytes - 8 * count),
+        "temporaries_momentum": float(memory_momentum.temp_size_in_bytes),
+        "peak_momentum": _peak(memory_momentum),
         "sent_arithmetic": 2 * 4 * count * share,
         "sent_compiled": bytes_sent(compiled),
         "sent_momentum": bytes_sent(momentum),
@@ -259,6 +282,13 @@ def main() -> None:
             "parameters": "parameters|,",
             "state_arithmetic": "state a device, arithmetic (bytes)|,.0f",
             "state_compiled": "compiled|,.0f",
+            "params_bytes": "parameters (bytes)|,.0f",
+            "grads_bytes": "gradients (bytes)|,.0f",
+            "temporaries": "temporaries, compiled|,.0f",
+            "peak": "all together|,.0f",
+            "state_momentum": "momentum: state|,.0f",
+            "temporaries_momentum": "temporaries|,.0f",
+            "peak_momentum": "all together|,.0f",
             "sent_arithmetic": "sent a device, arithmetic (bytes)|,.0f",
             "sent_compiled": "compiled|,.0f",
             "sent_momentum": "momentum, compiled|,.0f",
