@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from discover.report.diagnosis import write_tracked_variance
 from discover.report.figures import write_figures
 from discover.report.load import RecordsError, Report, RunRecord, load_report, load_run
 from discover.report.page import write_page
@@ -40,7 +41,7 @@ class WrittenReport:
 
 
 def write_report(report: Report, directory: str | Path | None = None, interactive: bool | None = None) -> WrittenReport:
-    """Write the figures and the page of ``report``.
+    """Write the figures and the page of ``report``; where the runs tracked their variance, its figure too.
 
     Args:
         report: what :func:`load_report` read.
@@ -48,5 +49,5 @@ def write_report(report: Report, directory: str | Path | None = None, interactiv
         interactive: see :func:`write_page`.
     """
     directory = Path(directory) if directory is not None else report.directory
-    figures = write_figures(report, directory / "figures")
+    figures = write_figures(report, directory / "figures") + write_tracked_variance(report, directory / "figures")
     return WrittenReport(page=write_page(report, directory / "report.html", interactive), figures=tuple(figures))

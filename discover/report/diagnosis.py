@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from discover.report.load import Report, RunRecord
 from discover.report.plotting import save_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["variance_curve", "write_diagnosis_figure", "write_validation_figure", "write_variance_figure"]
+__all__ = [
+    "variance_curve",
+    "write_diagnosis_figure",
+    "write_tracked_variance",
+    "write_validation_figure",
+    "write_variance_figure",
+]
 
 _IN, _BETWEEN, _INK = "#9fb7c9", "#D55E00", "#22252b"
 
@@ -121,12 +128,12 @@ def write_validation_figure(
 
 
 def variance_curve(
-    run_dir: str | Path, field: str = "between_paper", window: int = 100
+    run: str | Path | RunRecord, field: str = "between_paper", window: int = 100
 ) -> tuple[list[float], list[float], list[float]]:
     """A run's tracked variance as means per `window` steps: steps (the windows' ends), means and deviations over seeds.
 
     Args:
-      run_dir: a run directory whose run had `training.track_variance`.
+      run: a run that had `training.track_variance`, as read, or its directory.
       field: which number of the lines.
       window: steps averaged over, as in the paper's figure.
 
@@ -138,20 +145,21 @@ def variance_curve(
     from discover.records import read_metrics
 
     sums: dict[int, dict[Any, list[float]]] = {}
-    for line in read_metrics(Path(run_dir)):
-        if line["kind"] == "variance" and field in line:
+    name, metrics = (run.label, run.metrics) if isinstance(run, RunRecord) else (run, read_metrics(Path(run)))
+    for line in metrics:
+        if line.get("kind") == "variance" and line.get(field) is not None:  # a diverged member has none
             end = -(-line["step"] // window) * window
             member = line.get("member", line["seed"])
             sums.setdefault(end, {}).setdefault(member, []).append(line[field])
     if not sums:
-        raise ValueError(f"the run in {run_dir} has no {field}: train it with --track-variance every=100")
+        raise ValueError(f"the run {name} has no {field}: train it with --track-variance every=100")
     steps = sorted(sums)
     means = [[fmean(values) for values in sums[step].values()] for step in steps]
     return [float(s) for s in steps], [fmean(m) for m in means], [pstdev(m) for m in means]
 
 
 def write_variance_figure(
-    runs: dict[str, dict[str, str | Path]],
+    runs: dict[str, dict[str, str | Path | RunRecord]],
     directory: str | Path,
     *,
     window: int = 100,
@@ -160,7 +168,7 @@ def write_variance_figure(
     """Draws `variance`: the between-cluster variance along training, the paper's estimate above, as drawn below.
 
     Args:
-      runs: by setting ("clean labels", "label noise 0.8") and optimizer, the run directories.
+      runs: by setting ("clean labels", "label noise 0.8") and optimizer, the runs or their directories.
       directory: where it goes.
       window: steps per mean.
       formats: any that matplotlib can write.
@@ -178,8 +186,13 @@ def write_variance_figure(
             styles = series_styles(list(members))
             for row, (field, words) in enumerate(fields.items()):
                 axes = grid[row][column]
-                for name, run_dir in members.items():
-                    steps, means, spread = variance_curve(run_dir, field, window)
+                for name, run in members.items():
+                    try:
+                        steps, means, spread = variance_curve(run, field, window)
+                    except ValueError:  # balanced and given batches have no "as drawn"
+                        if field == "between_drawn":
+                            continue
+                        raise
                     style = styles[name]
                     shown = [max(m, 1e-4) for m in means]  # an unbiased estimate of nothing can be below zero
                     axes.plot(
@@ -196,3 +209,32 @@ def write_variance_figure(
             grid[-1][column].set_xlabel(f"step (means per {window})")
         grid[0][0].legend(frameon=False, fontsize=8)
         return save_figure(figure, Path(directory), "variance", formats)
+
+
+def write_tracked_variance(
+    report: Report, directory: str | Path, formats: Sequence[str] = ("png", "svg")
+) -> list[Path]:
+    """Draws `variance` for those runs of a report that tracked it (`--track-variance`); nothing where none did.
+
+    Args:
+      report: what `discover.report.load_report` read.
+      directory: where it goes.
+      formats: any that matplotlib can write.
+    """
+    steps = {
+        run.label: [
+            int(line["step"])
+            for line in run.metrics
+            if line.get("kind") == "variance" and line.get("between_paper") is not None
+        ]
+        for run in report.runs
+    }
+    runs: dict[str, str | Path | RunRecord] = {run.label: run for run in report.runs if steps[run.label]}
+    if not runs:
+        return []
+    every, last = (
+        min(min(found) for found in steps.values() if found),
+        max(max(found, default=0) for found in steps.values()),
+    )
+    window = every * max(1, -(-last // (20 * every)))  # about 20 points, whole intervals each
+    return write_variance_figure({report.title: runs}, directory, window=window, formats=formats)
