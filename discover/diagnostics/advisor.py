@@ -6,15 +6,19 @@ the same groups Discover lowers that by the *noise ratio*
 
 $$r = \frac{1 + V_{plain}/‖g‖²}{1 + V_{Discover}/‖g‖²}$$
 $$V_{plain} = \frac{V_{in}}{|B|} + \frac{V_{bet}}{G}$$
-$$V_{Discover} = \frac{V_{in}}{|B|}\Big(1 + \frac{ρ}{2 − ρ}\Big)$$
+$$V_{Discover} = \frac{V_{in}}{|B|}\Big(1 + \big(1 − Σ p_n²\big)\frac{ρ}{2 − ρ}\Big)$$
 
 The last factor is the noise that the buffers themselves keep when each visit moves them by ρ: what Discover pays even
-where there is nothing between clusters to remove. It is exact for a stationary problem (checked by simulation). Along
-a whole training run much less than r is won, since buffers lag behind and noise matters least at the start: the
-*expected gain* is $r^{0.3}$, an exponent fitted to runs on digits (`docs/diagnostics.md`). Its order is what counts.
+where there is nothing between clusters to remove. A step contains it as $buffer_n − \bar g$, which takes away the part
+Σ p_n² that is common to both. The factor is for ν = 0, clusters of equal probability and a stationary problem (a
+simulation agrees); for other ν it is an approximation. $V_{plain}$ is for clusters drawn independently; for other
+batches the noise is measured (`composed_batch_noise`). Along a whole training run much less than r is won, since
+buffers lag behind and noise matters least at the start: the *expected gain* is $r^{0.3}$, an exponent fitted to runs on
+digits (`docs/diagnostics.md`). Its order is what counts.
 
 The setting. β is chosen so that a visit moves a buffer by about a tenth, $ρ = (1 − β)/(G p) = 0.1$, within
-[0.9, 0.98]; ν so that the fresh gradient weighs in the step what it weighs in Momentum with 0.9: $1 − νβ = 0.1$.
+[0.9, 0.98] (ρ is above a tenth where the upper end is reached); ν so that the fresh gradient weighs in the step what it
+weighs in Momentum with 0.9: $1 − νβ = 0.1$.
 """
 
 from __future__ import annotations
@@ -62,19 +66,20 @@ def recommend(num_clusters: int, num_groups: int) -> Setting:
     return Setting(beta, round((1.0 - FRESH_WEIGHT) / beta, 3), round(min(1.0, (1 - beta) / per_step), 4))
 
 
-def noise_ratio(estimate: Estimate, noise: BatchNoise, visit_rate: float) -> float:
+def noise_ratio(estimate: Estimate, noise: BatchNoise, visit_rate: float, square_sum: float = 0.0) -> float:
     """r at the top of this file: how much less Discover's steps are hidden in noise than plain ones.
 
     Args:
       estimate: of the clustering at some parameters.
       noise: of the batches as drawn, see `batch_noise`.
       visit_rate: ρ.
+      square_sum: Σ p_n², 1/N for N equal clusters; 0 stands for very many.
 
     Returns:
       Above 1 where there is something to remove, below where the buffers' own noise is all that is added.
     """
     signal = max(estimate.mean_square.value, 1e-12 * max(estimate.total.value, 1e-30))
-    kept = noise.in_cluster * (1.0 + visit_rate / (2.0 - visit_rate))
+    kept = noise.in_cluster * (1.0 + (1.0 - square_sum) * visit_rate / (2.0 - visit_rate))
     return (1.0 + noise.total / signal) / (1.0 + kept / signal)
 
 
@@ -91,11 +96,16 @@ class Candidate:
       name: as the table shows it.
       num_clusters: N.
       estimates: by stage ("start", "warm-up"), in order; the last one decides.
+      probs: the clusters' probabilities; equal ones if None.
+      noises: by stage the noise of batches that draw their clusters otherwise than independently, see
+        `composed_batch_noise`; None for independent ones, which have a formula.
     """
 
     name: str
     num_clusters: int
     estimates: Mapping[str, Estimate]
+    probs: Sequence[float] | None = None
+    noises: Mapping[str, BatchNoise] | None = None
 
 
 @dataclass(frozen=True)
@@ -166,10 +176,14 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
     if not candidate.estimates:
         raise ValueError(f"clustering {candidate.name!r} has no estimate")
     setting = recommend(candidate.num_clusters, groups)
+    probs = candidate.probs if candidate.probs is not None else [1 / candidate.num_clusters] * candidate.num_clusters
+    square_sum = float(sum(p * p for p in probs))
     stages = {}
     for stage, estimate in candidate.estimates.items():
         parts = estimate.in_cluster.value, estimate.between_cluster.value
         pure = batch_noise(*parts, num_groups=groups, group_size=size)
+        if candidate.noises is not None:
+            pure = candidate.noises[stage]
         mixed = batch_noise(*parts, num_groups=groups, group_size=size, composition="shuffled")
         stages[stage] = {
             **{name: asdict(getattr(estimate, name)) for name in ("in_cluster", "between_cluster", "mean_square")},
@@ -178,7 +192,7 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
             "batch_noise": pure.total,
             "shuffled_share": mixed.between_share,
             "shuffled_noise": mixed.total,
-            "noise_ratio": (ratio := noise_ratio(estimate, pure, setting.visit_rate)),
+            "noise_ratio": (ratio := noise_ratio(estimate, pure, setting.visit_rate, square_sum)),
             "gain": expected_gain(ratio),
         }
     last = stages[next(reversed(stages))]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from discover.diagnostics.variance import Floats, check_ids, check_probs, count_members
 
-__all__ = ["BatchNoise", "MeasuredNoise", "batch_noise", "measured_batch_noise"]
+__all__ = ["BatchNoise", "MeasuredNoise", "batch_noise", "composed_batch_noise", "measured_batch_noise"]
 
 Composition = Literal["random", "shuffled"]
 
@@ -62,6 +62,45 @@ def batch_noise(
     size = num_groups * group_size
     draws = num_groups if composition == "random" else size
     return BatchNoise(max(in_cluster, 0.0) / size, max(between_cluster, 0.0) / draws)
+
+
+def composed_batch_noise(
+    gram: ArrayLike, cluster_ids: ArrayLike, drawn: ArrayLike, group_size: int, probs: ArrayLike | None = None
+) -> BatchNoise:
+    r"""The noise of batches whose groups have the clusters `drawn`, however these were picked.
+
+    With $w_n$ a batch's share of cluster n and $d = w − p$, the between-cluster part is the mean over the batches of
+    $‖Σ d_n g_n‖²$, from which the scatter of the sample means, $Σ d_n² s_n²/m_n$, is subtracted: like `estimate`,
+    unbiased. The in-cluster part is that of independent examples, $Σ w_n s_n²/|B|$. Where clusters are drawn
+    independently both are `batch_noise`, in expectation.
+
+    Args:
+      gram: `[S, S]` of a sample of gradients.
+      cluster_ids: `[S]`.
+      drawn: int `[T, G]`, the clusters of the groups of T batches.
+      group_size: b.
+      probs: the clusters' probabilities; their shares of the sample if None.
+
+    Raises:
+      ValueError: shapes or ids do not fit, or a cluster has fewer than 2 examples in the sample.
+    """
+    k = np.asarray(gram, np.float64)
+    p = check_probs(probs, cluster_ids)
+    ids = check_ids(cluster_ids, k.shape[0], len(p))
+    counts = np.maximum(count_members(ids, p, 2), 1)
+    clusters = np.asarray(drawn)
+    if clusters.ndim != 2 or clusters.min(initial=0) < 0 or clusters.max(initial=0) >= len(p):
+        raise ValueError(f"drawn must be [batches, groups] with entries below {len(p)}, got shape {clusters.shape}")
+    share = np.stack([np.mean(clusters == n, axis=1) for n in range(len(p))], axis=1)
+    even = np.zeros((len(p), len(ids)))
+    even[ids, np.arange(len(ids))] = (1.0 / counts)[ids]
+    inner = even @ k @ even.T
+    spread = (even @ np.diagonal(k) - np.diagonal(inner)) * counts / np.maximum(counts - 1, 1)
+    apart = share - p
+    second = apart.T @ apart / len(apart)
+    between = float(np.sum(second * inner) - np.diagonal(second) @ (spread / counts))
+    inside = float(share.mean(axis=0) @ spread) / (clusters.shape[1] * group_size)
+    return BatchNoise(max(inside, 0.0), max(between, 0.0))
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def _predict(config: Config, dataset: Dataset, work: _Measurement, grams: dict[s
             group_size=config.batches.group_size,
         )
         result[f"share_{stage}"] = noise.between_share
-        result[f"noise_ratio_{stage}"] = noise_ratio(estimate, noise, setting.visit_rate)
+        result[f"noise_ratio_{stage}"] = noise_ratio(estimate, noise, setting.visit_rate, float(probs @ probs))
         result[f"noise_to_signal_{stage}"] = noise.total / max(estimate.mean_square.value, 1e-12)
     result["predicted"] = expected_gain(result["noise_ratio_warm-up"])
     return result
