@@ -25,7 +25,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import checkpoint_managers as policies
 
-from discover.training.errors import RunError, is_disk_full
+from discover.training.errors import RunError, is_disk_full, is_out_of_memory
 
 Lengths = tuple[tuple[int, int] | None, ...] | None
 
@@ -52,11 +52,12 @@ class Checkpoints:
             preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
             best_fn=lambda metrics: metrics["score"],  # without it the scores are not written
             enable_async_checkpointing=True,
-            # A step is written twice only where the first one was damaged, and then it is deleted before.
+            # A step is written twice only where the first one was passed over, and then it is deleted before.
             save_interval_steps=1,
         )
         # Until it is closed: the library also logs from its background threads.
         self._failed = False
+        self._passed: set[int] = set()
         self._silence = contextlib.ExitStack()
         self._silence.enter_context(_quiet())
         with self._one_line_errors():
@@ -74,6 +75,9 @@ class Checkpoints:
         Raises:
             RunError: the disk is full, now or for the checkpoint before.
         """
+        if step in self._passed:
+            self.wait()  # what is still being written is not listed yet
+            self.delete(step)
         leaves = _named_leaves(state)
         shapes = [list(leaf.shape) for leaf in leaves.values()]
         note = {**note, "fingerprint": fingerprint(leaves, self._lengths(state)), "shapes": shapes}
@@ -92,8 +96,8 @@ class Checkpoints:
             self._manager.check_for_errors()
 
     def steps(self) -> list[int]:
-        """The steps that have a complete checkpoint, oldest first."""
-        return sorted(self._manager.all_steps())
+        """The steps that have a complete checkpoint, oldest first, without those that were passed over."""
+        return sorted(set(self._manager.all_steps()) - self._passed)
 
     def best_step(self) -> int | None:
         """The step with the highest score, or None where none has one."""
@@ -114,6 +118,7 @@ class Checkpoints:
 
         Raises:
             DamagedCheckpoint: it cannot be read, does not fit, or its bits have changed.
+            RunError: the memory does not suffice to read it, which says nothing about the checkpoint.
         """
         targets = _named_leaves(like)
         try:
@@ -130,6 +135,11 @@ class Checkpoints:
         except Exception as error:  # the storage layers raise many kinds, and none of them should end a run here
             self._failed = True
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+            if is_out_of_memory(error):
+                raise RunError(
+                    f"out of memory while reading checkpoint {step} ({reason}); nothing was deleted: "
+                    "free some memory and resume"
+                ) from error
             raise DamagedCheckpoint(f"checkpoint {step} cannot be read ({reason})") from error
         if not same:
             raise DamagedCheckpoint(f"checkpoint {step} is damaged (its contents have changed)")
@@ -139,7 +149,10 @@ class Checkpoints:
     def restore_newest(
         self, like: Any, *, message: Callable[[str], None], accept: Callable[[dict[str, Any]], str | None]
     ) -> tuple[int, Any, dict[str, Any]] | None:
-        """Reads the newest checkpoint that is whole, deleting (and naming) damaged ones on the way.
+        """Reads the newest checkpoint that is whole, passing over (and naming) others on the way.
+
+        What is passed over stays on the disk until its step is written again, or newer ones take its place: the
+        trouble may be with the disk or the network, and gone the next time.
 
         Args:
             like: see :meth:`restore`.
@@ -147,8 +160,12 @@ class Checkpoints:
             accept: looks at a note and says what is wrong with it, or None.
 
         Returns:
-            (step, state, note), or None where there is no usable checkpoint.
+            (step, state, note), or None where there is none, or none that its records still cover.
+
+        Raises:
+            RunError: there are checkpoints that cannot be read, and none that can; or the memory does not suffice.
         """
+        unreadable = ""
         for step in reversed(self.steps()):
             try:
                 state, note = self.restore(step, like)
@@ -157,10 +174,16 @@ class Checkpoints:
                     return step, state, note
                 reason = f"checkpoint {step} does not match its records ({wrong})"
             except DamagedCheckpoint as error:
-                reason = str(error)
-            before = [s for s in self.steps() if s < step]
-            message(f"{reason}; going back to {f'step {before[-1]}' if before else 'the start'}")
-            self.delete(step)
+                reason = unreadable = str(error)
+            self._passed.add(step)
+            before = self.steps()
+            if before or not unreadable:
+                message(f"{reason}; going back to {f'step {before[-1]}' if before else 'the start'}")
+        if unreadable:
+            raise RunError(
+                f"no checkpoint in {self.directory} can be used: {unreadable}; nothing was deleted: "
+                "try again, or remove that folder to train from the start"
+            )
         return None
 
     def delete(self, step: int) -> None:
@@ -168,6 +191,7 @@ class Checkpoints:
         with self._one_line_errors(), _quiet():
             self._manager.delete(step)
             self._manager.reload()
+        self._passed.discard(step)
 
     def close(self) -> None:
         """Waits for the writing to end and lets go of the threads; errors were raised by :meth:`wait`."""

@@ -40,3 +40,14 @@ def is_disk_full(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Says whether an error, or one that caused it, means that the host or the device ran out of memory."""
+    seen: BaseException | None = error
+    while seen is not None:
+        text = str(seen)
+        if isinstance(seen, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

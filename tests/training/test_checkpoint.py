@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from discover.training.checkpoint import Checkpoints, DamagedCheckpoint, fingerprint
+from discover.training.errors import RunError
 
 
 def example(scale=1.0):
@@ -98,13 +99,63 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(st
     assert_same_bits(store.restore(20, example())[0], example(2))
 
 
-def test_without_a_whole_checkpoint_there_is_nothing_to_resume(store):
+def test_without_a_whole_checkpoint_resuming_is_refused_and_nothing_is_deleted(store):
     store.save(10, example(), {})
     store.wait()
     damage(store, 10)
-    messages = []
-    assert store.restore_newest(example(), message=messages.append, accept=lambda note: None) is None
-    assert "going back to the start" in messages[0]
+    with pytest.raises(RunError, match=r"no checkpoint in .*part-0 can be used: checkpoint 10 .*nothing was deleted"):
+        store.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+    assert (store.directory / "10").is_dir()
+
+
+@pytest.mark.parametrize(
+    "problem", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.")]
+)
+def test_memory_that_does_not_suffice_is_one_line_and_costs_no_checkpoint(store, monkeypatch, problem):
+    for step in (10, 20):
+        store.save(step, example(step), {})
+    store.wait()
+
+    def fail(*_):
+        raise problem
+
+    with monkeypatch.context() as patch:
+        patch.setattr("discover.training.checkpoint.fingerprint", fail)
+        with pytest.raises(RunError, match="out of memory while reading checkpoint 20") as error:
+            store.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+    assert "\n" not in str(error.value)
+    found = store.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+    assert found is not None
+    assert found[0] == 20
+
+
+def test_a_checkpoint_that_could_not_be_read_once_is_still_there_the_next_time(store, monkeypatch):
+    for step in (10, 20):
+        store.save(step, example(step), {})
+    store.wait()
+    read = store._manager.restore
+
+    def fail_at_20(step, **options):
+        if step == 20:
+            raise OSError(5, "Input/output error")
+        return read(step, **options)
+
+    monkeypatch.setattr(store._manager, "restore", fail_at_20)
+    found = store.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+    assert found is not None
+    assert found[0] == 10
+    assert store.steps() == [10]
+    again = Checkpoints(store.directory, keep=2)
+    found = again.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+    again.close()
+    assert found is not None
+    assert found[0] == 20
+    store.save(15, example(15), {})  # between the two, as when it is stopped there
+    store.save(20, example(2), {})
+    store.wait()
+    assert store.steps() == [15, 20]
+    monkeypatch.undo()
+    assert_same_bits(store.restore(20, example())[0], example(2))
 
 
 def test_a_checkpoint_whose_records_are_gone_is_passed_over(store):
