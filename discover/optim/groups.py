@@ -154,6 +154,7 @@ def skip_empty_batches(
     """
 
     def update(updates, state, params=None, *, group_sizes=None, cluster_ids=None, **extra):
+        refuse_optax_wrappers("an optimizer of this library")
         extra["cluster_ids"] = cluster_ids
         leaves = jax.tree.leaves(updates)
         if leaves and jnp.ndim(leaves[0]) and jnp.shape(leaves[0])[0] == 0:
