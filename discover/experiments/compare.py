@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ __all__ = ["ComparisonError", "Entry", "Plan", "compare", "make_plan"]
 
 COMPARISON = "comparison.json"
 LONG = 10.0
-"""Seconds of training from which on its own speed is measured well enough."""
+"""Seconds of training from which on, if all rows took that long, their own speeds are measured well enough."""
 _OURS = (COMPARISON, "grids", "runs", "figures", "report.html")
 
 
@@ -85,7 +86,6 @@ def compare(
     if message is not None:
         message("measuring the speed of each optimizer")
     measure_speed(plan, record["rows"], shared)
-    add_relative_speed(record["rows"])
     record["status"] = "finished"
     _write(directory, record)
     return record
@@ -172,31 +172,44 @@ def first_steps(metrics: Iterable[dict[str, Any]], seeds: Sequence[int], target:
 
 
 def measure_speed(plan: Plan, rows: list[dict[str, Any]], shared: _Shared, rounds: int = 6) -> None:
-    """Times short trainings again, the optimizers taking turns, and keeps each one's best steps per second.
+    """Times short trainings again, the optimizers taking turns, and sets each row's speeds from these rounds.
 
-    A training of a second says little: the first one pays for waking up, and other programs come and go. Many short
-    rounds, of which the best counts, are the least disturbed. Where training took longer than :data:`LONG` its own
-    time is good enough.
+    Other programs come and go, so a training's own seconds say little. In a round all optimizers are timed one right
+    after the other, and each is set against momentum of the *same* round; the median over the rounds counts. Only
+    where every training took longer than :data:`LONG` its own time is good enough, and then it is taken for all.
     """
     from discover.experiments.run import run
 
     entries = {entry.label: entry for entry in plan.entries}
-    short = [row for row in rows if (row["train_seconds"] or 0) < LONG]
-    for _ in range(rounds if len(rows) > 1 else 0):
-        for row in short:
+    long = all((row["train_seconds"] or 0) >= LONG for row in rows)
+    timed: list[dict[str, float | None]] = []
+    for _ in range(0 if long or len(rows) < 2 else rounds):
+        found: dict[str, float | None] = {}
+        for row in rows:
             config = entries[row["label"]].config
             few = min(50, config.training.steps or 50)
             changes = {"training.steps": few, "training.epochs": None, "training.eval_every": 0}
-            timed = config.with_values({**changes, "training.on_nonfinite": "drop"})
-            result = run(timed, None, members=_members(plan), programs=shared.programs, dataset=shared.dataset(config))
-            row["steps_per_second"] = max(row["steps_per_second"] or 0, result.steps_per_second or 0) or None
+            brief = config.with_values({**changes, "training.on_nonfinite": "drop"})
+            result = run(brief, None, members=_members(plan), programs=shared.programs, dataset=shared.dataset(config))
+            found[row["label"]] = result.steps_per_second
+        timed.append(found)
+    add_speeds(rows, timed)
 
 
-def add_relative_speed(rows: list[dict[str, Any]]) -> None:
-    """Sets each row's steps per second relative to momentum's (on the same kind of batches), where it was trained."""
-    momentum = next((row["steps_per_second"] for row in rows if row["label"] == "momentum"), None)
+def add_speeds(rows: list[dict[str, Any]], rounds: Sequence[Mapping[str, float | None]]) -> None:
+    """Sets each row's steps per second, and their ratio to momentum's, where it was trained.
+
+    Args:
+        rows: the rows; their own steps per second count where there are no rounds.
+        rounds: for each round the steps per second by label.
+    """
+    taken = rounds or [{row["label"]: row["steps_per_second"] for row in rows}]
     for row in rows:
-        row["relative_speed"] = row["steps_per_second"] / momentum if momentum and row["steps_per_second"] else None
+        rates = [rate for found in taken if (rate := found.get(row["label"]))]
+        pairs = [(found.get(row["label"]), found.get("momentum")) for found in taken]
+        ratios = [mine / theirs for mine, theirs in pairs if mine and theirs]
+        row["steps_per_second"] = statistics.median(rates) if rates else None
+        row["relative_speed"] = statistics.median(ratios) if ratios else None
 
 
 def _train_entry(
@@ -319,7 +332,8 @@ def _note(plan: Plan) -> str:
         f"Mean ± standard deviation over {len(plan.seeds)} seeds at the last step. Every optimizer sees the same "
         f"batches; its learning rate is the best of {len(plan.learning_rates)} on the validation split. "
         f"Steps to {100 * plan.target_accuracy:g}% are counted on the validation split. "
-        "Speed is steps per second relative to momentum, all learning rates and seeds training at once."
+        "Speed is steps per second relative to momentum, all learning rates and seeds training at once "
+        "(median of short rounds in which the optimizers take turns, or the whole training where all are long)."
     )
     if any(entry.control for entry in plan.entries):
         text += " The control trains momentum on shuffled batches of the same size."

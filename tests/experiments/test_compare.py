@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discover.experiments import compare as module
-from discover.experiments.compare import ComparisonError, choose_rate, compare, first_steps, make_plan, spread
+from discover.experiments.compare import (
+    ComparisonError,
+    add_speeds,
+    choose_rate,
+    compare,
+    first_steps,
+    make_plan,
+    spread,
+)
 from discover.experiments.comparison_plan import describe_batches
 from discover.experiments.config import ConfigError
 from discover.experiments.presets import get_preset
@@ -255,6 +263,37 @@ def test_steps_to_the_target_count_from_the_first_time_it_is_reached():
     lines += [{"kind": "eval", "split": "test", "seed": 1, "step": 10, "accuracy": 1.0}]
     lines += [{"kind": "train", "seed": 1, "step": 10, "accuracy": 1.0}]
     assert first_steps(lines, [0, 1], 0.9) == [20, None]
+
+
+def test_speed_is_the_median_of_ratios_within_a_round_so_a_slow_round_changes_nothing():
+    rows = [{"label": label, "steps_per_second": 7.0} for label in ("momentum", "discover")]
+    calm = {"momentum": 100.0, "discover": 80.0}
+    add_speeds(rows, [calm, {"momentum": 10.0, "discover": 8.0}, calm])
+    assert [row["relative_speed"] for row in rows] == [1.0, 0.8]
+    assert [row["steps_per_second"] for row in rows] == [100.0, 80.0]
+
+
+def test_without_rounds_or_momentum_speed_is_that_of_the_training_itself():
+    rows = [{"label": "discover", "steps_per_second": 7.0}, {"label": "adam", "steps_per_second": None}]
+    add_speeds(rows, [])
+    assert [(row["steps_per_second"], row["relative_speed"]) for row in rows] == [(7.0, None), (None, None)]
+
+
+@pytest.mark.parametrize(("seconds", "trainings"), [((99.0, 99.0), 0), ((99.0, 1.0), 4)])
+def test_speed_is_measured_in_the_same_way_for_all_rows(monkeypatch, seconds, trainings):
+    calls = []
+    monkeypatch.setattr("discover.experiments.run.run", lambda config, *_, **__: calls.append(config) or Timed())
+    rows = [
+        {"label": label, "steps_per_second": 5.0, "train_seconds": second}
+        for label, second in zip(("momentum", "discover"), seconds)
+    ]
+    module.measure_speed(small_plan(), rows, module._Shared({}), rounds=2)
+    assert len(calls) == trainings
+    assert all(row["relative_speed"] == 1.0 for row in rows)
+
+
+class Timed:
+    steps_per_second = 50.0
 
 
 def test_batches_are_described_in_words():
