@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from discover import optim
 from discover.data import Augmentation, BatchPlan, Clustering, Dataset, LabelNoise
 from discover.diagnostics.advisor import Advice, Candidate, advise
-from discover.diagnostics.batches import measured_batch_noise
+from discover.diagnostics.batches import BatchNoise, composed_batch_noise, measured_batch_noise
 from discover.diagnostics.embeddings import StreamingKMeans
 from discover.diagnostics.gradients import GradientRows, last_layer
 from discover.diagnostics.variance import Estimate, estimate, gram_matrix
@@ -108,7 +108,11 @@ def diagnose(
     for name, ids, probs in work.partitions(warm, say):
         ids, probs = _judgeable(ids, probs)
         estimates = {stage: _estimate(gram, ids, probs, work) for stage, gram in grams.items()}
-        candidates.append(Candidate(name, len(probs), estimates))
+        drawn = work.composition(name, ids, len(probs))
+        noises = (
+            None if drawn is None else {stage: _composed(gram, ids, drawn, config) for stage, gram in grams.items()}
+        )
+        candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises))
     if len(dataset.example_shape) == 3 and min(dataset.example_shape[:2]) >= 16:
         say("augmentations as clusters")
         estimates = {stage: work.augmented(params) for stage, params in (("start", work.start), ("warm-up", warm))}
@@ -127,10 +131,11 @@ def diagnose(
         "label_noise": config.data.label_noise,
         "groups": batches.groups,
         "group_size": batches.group_size,
+        "composition": batches.composition,
         "sample": len(work.chosen),
         "stages": list(STAGES),
         "measured": work.as_drawn(grams["warm-up"]),
-        "summary": _summary(rows, batches.groups),
+        "summary": _summary(rows, batches.groups) + _about_composition(batches.composition, candidates),
     }
     return Diagnosis(rows, facts)
 
@@ -141,6 +146,8 @@ class _Measurement:
     def __init__(self, config: Config, dataset: Dataset, options: DiagnosisOptions):
         plain = config.with_values({"optimizer.name": "momentum", "clusters.by": "classes"})
         self.config, self.dataset, self.options = plain, dataset, options
+        classes = "classes" if config.data.label_noise == 0 else "observed classes"
+        self.given_for = classes if config.clusters.by == "classes" else None  # whose ids `batches.given` are
         self.network: Network = build_network_for(plain, dataset)
         self.start = self.network.init(init_key(options.seed))
         self.rng = np.random.default_rng(options.seed)
@@ -250,16 +257,22 @@ class _Measurement:
                 yield f"k-means on {kind}, {number}", model.assign(sample_rows), counts / counts.sum()
 
     def augmented(self, params: Any) -> Estimate:
-        """The estimate for augmentations as clusters, from the sample under each of the three."""
+        """The estimate for augmentations as clusters, each from its own third of the sample.
+
+        The estimator takes the clusters' samples as independent: the same images under all three would make their
+        means move together, and the variance between them look too small.
+        """
         data = self.config.data
         augmentation = Augmentation(
             padding=data.padding, mix="cluster", scale=data.scale, num_classes=self.dataset.num_classes
         )
-        size = 32
         # Mixing happens within a group, as in training; the gradients are each mixed example's own.
-        groups = self.chosen[: max(1, min(len(self.chosen), 480) // size) * size].reshape(-1, size)
-        ids = np.arange(3 * len(groups)) % 3
-        indices = np.repeat(groups, 3, axis=0)
+        size = min(32, len(self.chosen) // 3)
+        number = min(len(self.chosen), 1440) // (3 * size) * 3
+        # The sample is sorted, and a data set may be sorted by class: in another order the thirds are alike.
+        mixed = np.random.default_rng(self.options.seed).permutation(self.chosen)
+        indices = mixed[: number * size].reshape(number, size)
+        ids = np.arange(number) % 3
         keys = jax.random.split(jax.random.key(self.options.seed), len(ids))
         images, labels = self.dataset.train.images[indices], self.labels[indices]
         x, targets = jax.vmap(augmentation)(keys, jnp.asarray(images), jnp.asarray(labels), jnp.asarray(ids))
@@ -267,6 +280,24 @@ class _Measurement:
         flat = [a.reshape(-1, *a.shape[2:]) for a in (x, targets)]
         gram = gram_matrix(rows((flat[0], flat[1])))
         return estimate(gram, np.repeat(ids, size), np.full(3, 1 / 3), seed=self.options.seed)
+
+    def composition(self, name: str, ids: NDArray, num_clusters: int) -> NDArray[np.int32] | None:
+        """The clusters `[T, G]` of batches that do not draw them independently, for one clustering of the sample.
+
+        None where the formula is right (random; shuffled has its own column), and for given clusters that are those
+        of another clustering.
+        """
+        batches = self.config.batches
+        if batches.composition not in ("balanced", "given"):
+            return None
+        given = np.asarray(batches.given, np.int64) if batches.composition == "given" else None
+        if given is not None and (name != self.given_for or given.max(initial=0) >= num_clusters):
+            return None
+        plan = BatchPlan(
+            np.zeros(len(ids), np.int32), Clustering.from_column(ids), groups=batches.groups, group_size=1,
+            composition=batches.composition, seed=self.options.seed, given=given,
+        )  # fmt: skip
+        return plan.batches(0, 400).cluster_ids
 
     def as_drawn(self, gram: NDArray[np.float64]) -> dict[str, Any] | None:
         """The noise of batches of class-pure groups really drawn from the sample, beside the formula's."""
@@ -321,16 +352,34 @@ def _estimate(gram: NDArray[np.float64], ids: Any, probs: Any, work: _Measuremen
     return estimate(gram, ids, sizes / sizes.sum(), cluster_sizes=sizes, seed=work.options.seed)
 
 
+def _composed(gram: NDArray[np.float64], ids: NDArray, drawn: NDArray, config: Config) -> BatchNoise:
+    return composed_batch_noise(gram, ids, drawn, config.batches.group_size)
+
+
+def _about_composition(composition: str, candidates: list[Candidate]) -> list[str]:
+    """One line where batches do not draw their clusters independently: which rows are for them, and which are not."""
+    if composition == "random":
+        return []
+    if composition == "shuffled":
+        return ["Batches are shuffled: their column counts; on them Discover has one cluster and is Momentum (QHM)."]
+    others = [candidate.name for candidate in candidates if candidate.noises is None]
+    line = f"Batches are {composition}: shares and gains are for 400 batches composed so"
+    return [f"{line}, except for independent draws in: {', '.join(others)}." if others else f"{line}."]
+
+
 def _summary(rows: list[Advice], groups: int) -> list[str]:
     """A few sentences: the best clustering that is given, the best that was found, and the control."""
     given = [row for row in rows if not row.name.startswith(("k-means", "random"))]
     found = [row for row in rows if row.name.startswith("k-means")]
     control = [row for row in rows if row.name.startswith("random")]
     lines = [part[0].text for part in (given, found, control) if part]
-    use, visits = rows[0].setting, groups / rows[0].num_clusters
+    row = (given or rows)[0]
+    use, visits = row.setting, groups / row.num_clusters
+    capped = " (10% would need a longer memory than 0.98, the most that is advised)" if use.visit_rate > 0.1001 else ""
     lines.append(
-        f"Why beta={use.beta:g}: a cluster is visited {visits:.2g} times a step on average; a visit then moves its "
-        f"buffer by {use.visit_rate:.0%}, so that it averages over about {1 / use.visit_rate:.0f} visits. Why "
-        f"nu={use.nu:g}: the fresh gradient then weighs 10% in a step, as in Momentum with 0.9."
+        f"Why beta={use.beta:g} for {row.name}: a cluster is visited {visits:.2g} times a step on average; a visit "
+        f"then moves its buffer by {use.visit_rate:.0%}{capped}, so that it averages over about "
+        f"{1 / use.visit_rate:.0f} visits. Why nu={use.nu:g}: the fresh gradient then weighs 10% in a "
+        f"step, as in Momentum with 0.9."
     )
     return lines
