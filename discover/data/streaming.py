@@ -19,6 +19,7 @@ from discover.data.decode_worker import Unreadable, decode
 from discover.data.errors import BadImageError, DataError, check_at_least, check_choice
 from discover.data.folders import ImageFiles
 from discover.data.sampling import BatchPlan
+from discover.data.skipping import count_skipped
 
 if TYPE_CHECKING:
     import grain
@@ -179,7 +180,5 @@ def stream_batches(
         # Out of the memory that is shared with the processes, so that a batch may outlive them.
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers)).map(_copied)
     if on_bad_image == "skip":
-        from discover.data.skipping import CountSkipped
-
-        return CountSkipped(dataset, files)
+        dataset = count_skipped(dataset, files)
     return dataset
