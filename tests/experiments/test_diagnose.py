@@ -57,6 +57,21 @@ def test_same_seed_same_diagnosis(found):
     assert again.to_json() == found.to_json()
 
 
+def test_balanced_batches_are_judged_as_they_are_composed_and_it_is_said():
+    balanced = diagnose(config(**{"batches.composition": "balanced", "batches.groups": 10}), OPTIONS)
+    stage = next(row for row in balanced.rows if row.name == "classes").stages["warm-up"]
+    between = stage["batch_share"] * stage["batch_noise"]
+    assert between == pytest.approx(balanced.facts["measured"]["between_cluster"], rel=0.15)
+    assert between < 0.3 * stage["between_cluster"]["value"] / 10  # independent draws: nearly each class once is less
+    assert "Batches are balanced" in balanced.facts["summary"][-1]
+
+
+def test_reason_for_beta_names_the_given_clustering_and_the_cap():
+    capped = diagnose(config(**{"batches.groups": 1}), OPTIONS).facts["summary"][-1]
+    assert "beta=0.98 for classes" in capped
+    assert "0.98, the most that is advised" in capped
+
+
 def test_label_noise_distinguishes_observed_and_true_classes():
     noisy = diagnose(config(**{"data.label_noise": 0.6}), OPTIONS)
     rows = {row.name: row for row in noisy.rows}
@@ -90,7 +105,7 @@ def test_clusters_too_small_to_judge_are_put_together(ids):
 
 
 @pytest.mark.parametrize("by", ["last-layer", "projected"])
-def test_gradients_find_the_classes_without_being_told(by, tmp_path):
+def test_gradients_of_the_loss_which_contain_the_label_find_the_classes(by, tmp_path):
     clustering = find_clusters(config(), 10, by=by, options=OPTIONS)
     labels = build_data(config()).train.labels
     table = np.zeros((clustering.num_clusters, 10))
