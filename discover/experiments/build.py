@@ -21,6 +21,7 @@ from discover.experiments.config import (
     Config,
     ConfigError,
     check_hyperparameter,
+    check_length,
 )
 from discover.experiments.prepare import build_prepare
 from discover.models import Network, build_network, conv_as_matmul
@@ -112,13 +113,22 @@ def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None 
     )
 
 
+def in_parts(config: Config, members: Sequence[Member], num_parameters: int) -> list[list[Member]]:
+    """The members in the groups that train together: ``training.together`` each, the last one may have fewer."""
+    together = config.training.together
+    if together is None:
+        together = len(members) if num_parameters <= SMALL_MODEL else 1
+    return [list(members[first : first + together]) for first in range(0, len(members), together)]
+
+
 def total_steps(config: Config, dataset: Dataset) -> int:
     """The number of steps: as given, or as many as the epochs have."""
     if config.training.steps is not None:
         return config.training.steps
     assert config.training.epochs is not None  # Config.check
     batch = config.batches.groups * config.batches.group_size
-    return max(1, round(config.training.epochs * len(dataset.train) / batch))
+    steps = config.training.epochs * len(dataset.train) / batch
+    return check_length(max(1, round(min(steps, 1e18))))
 
 
 def build_network_for(config: Config, dataset: Dataset) -> Network:

@@ -16,6 +16,7 @@ from discover.experiments.build import (
     build_network_for,
     build_plan,
     build_programs,
+    in_parts,
     total_steps,
     traced_names,
 )
@@ -40,12 +41,14 @@ def restore_params(path: Path, *, which: str = "last") -> tuple[Config, Any]:
         raise RunError(f"{path} has no checkpoints")
     names = traced_names(config, everyone)
     dataset, placement = build_data(config), Placement()
-    steps, together = total_steps(config, dataset), -(-len(everyone) // len(parts))
+    steps, network = total_steps(config, dataset), build_network_for(config, dataset)
+    groups = in_parts(config, everyone, network.num_parameters)
+    if len(parts) < len(groups):
+        raise RunError(f"{path} has checkpoints of {len(parts)} of its {len(groups)} parts: resume it first")
     probs = build_plan(config, dataset, everyone[0].seed).probs
-    programs = build_programs(config, dataset, build_network_for(config, dataset), probs)
+    programs = build_programs(config, dataset, network, probs)
     found = []
-    for part, folder in enumerate(parts):
-        group = everyone[part * together : (part + 1) * together]
+    for group, folder in zip(groups, parts):
         arrays = Members(*placement.members(tuple(build_members(config, group, names, steps)[0])))
         store = Checkpoints(folder, keep=config.training.keep)
         try:

@@ -50,7 +50,6 @@ import numpy as np
 from discover import records
 from discover.data import DataError, Dataset
 from discover.experiments.build import (
-    SMALL_MODEL,
     Member,
     build_data,
     build_members,
@@ -59,6 +58,7 @@ from discover.experiments.build import (
     build_plan,
     build_programs,
     drawer,
+    in_parts,
     model_key,
     program_key,
     total_steps,
@@ -220,15 +220,12 @@ class _Job:
 
     def train(self) -> RunResult:
         """Trains all parts and writes the summary."""
-        together = self.config.training.together
-        if together is None:
-            together = len(self.everyone) if self.network.num_parameters <= SMALL_MODEL else 1
-        starts = range(0, len(self.everyone), together)
         data = self._device_data()
-        length = 0
+        length = first = 0
         with StopRequest() if self.team is None else self.team.processes.stop_request() as stop:
-            for part, first in enumerate(starts):
-                length = self._train_part(part, first, self.everyone[first : first + together], data, stop, length)
+            for part, group in enumerate(in_parts(self.config, self.everyone, self.network.num_parameters)):
+                length = self._train_part(part, first, group, data, stop, length)
+                first += len(group)
         if self.writer is not None:
             self.writer.sync()
         self.progress.finish(status="finished")

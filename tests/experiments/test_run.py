@@ -257,8 +257,12 @@ def test_a_diverged_member_is_dropped_and_the_others_are_not_touched(tmp_path):
 
 
 def test_when_every_member_has_diverged_the_run_fails():
-    with pytest.raises(NonFiniteLoss, match="it was the last one"):
-        go(None, "training.on_nonfinite=drop", members=[Member(0, {"learning_rate": 3e38})])
+    members = [Member(seed, {"learning_rate": 3e38}) for seed in (0, 1)]
+    for some, end in ((members, "and no other is left"), (members[:1], r"at step \d+\. A lower")):
+        watcher = Watcher()
+        with pytest.raises(NonFiniteLoss, match=end):
+            go(None, "training.on_nonfinite=drop", members=some, progress=watcher)
+        assert not watcher.messages  # nobody goes on
 
 
 def test_a_grid_of_members_equals_separate_runs_to_the_last_bit():
@@ -305,6 +309,17 @@ def test_resuming_in_a_later_part_keeps_the_checkpoints_of_every_part_and_ends_t
     assert 0 < starts[1] < 20
     assert starts[2:] == [0]
     assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_parameters_of_parts_of_different_sizes_are_those_of_members_trained_together(tmp_path):
+    four = "training.seeds=0,1,2,3"
+    go(tmp_path / "together", four)
+    go(tmp_path / "parts", four, "training.together=3")
+    whole, parts = load_params(tmp_path / "together")[1], load_params(tmp_path / "parts")[1]
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+    shutil.rmtree(tmp_path / "parts/checkpoints/part-1")
+    with pytest.raises(RunError, match="checkpoints of 1 of its 2 parts: resume it first"):
+        load_params(tmp_path / "parts")
 
 
 def test_a_run_killed_after_its_last_part_but_before_its_summary_trains_nothing_again(tmp_path):
