@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -127,6 +128,9 @@ def test_presets_are_listed_and_shown(capsys, tmp_path):
     shown = capsys.readouterr().out
     assert "training.epochs=400.0" in shown
     assert "reported: 95.3 %" in shown
+    from discover.experiments.config import key_types
+
+    assert all(f"  {key}" in shown for key in key_types())  # --set's help says that all are listed
     one = json.loads((tmp_path / "one.json").read_text())
     assert one["optimizers"]["paper_discover"] == {"learning_rate": 0.01, "alpha": 0.095, "alpha_n": 0.1}
 
@@ -267,6 +271,30 @@ def test_a_share_is_told_only_where_something_was_won_back():
 
     means = {"momentum": (0.5, 0.5), "discover": (0.4, 0.4), "momentum__shuffled": (0.7, 0.7)}
     assert remarks(rows_of(**means)) == ["Discover is 10.0 points behind Momentum."]
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_step_count_and_the_time_left_are_never_cut(width):
+    import io
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from discover.cli.console import Watcher, progress_columns
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    now = iter(range(10**6))
+    bars = Progress(*progress_columns(width), console=console, get_time=lambda: float(next(now)))
+    watcher = Watcher(bars, "9/9 Momentum, shuffled (control)")
+    watcher.start(step=0, total_steps=78000, members=5)
+    for step in (100, 200, 12345):
+        watcher.advance(step=step, loss=1.234, accuracy=0.567, steps_per_second=1234.0)
+    with console.capture() as capture:
+        console.print(bars.make_tasks_table(bars.tasks))
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in capture.get().splitlines()]
+    assert len(lines) == 1
+    assert "12345/78000" in lines[0]
+    assert re.search(r"\d\d:\d\d\s*$", lines[0]), lines[0]
 
 
 def test_nothing_is_drawn_where_there_is_no_terminal(trained):

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
+    from rich.progress import ProgressColumn, Task
 
     from discover.report import Table
+
+WIDE = 120
+"""Characters from which on a line has room for everything that is known about a run."""
 
 
 def stdout() -> Console:
@@ -52,18 +56,40 @@ def live_bars() -> Iterator[Bars | None]:
     if not console.is_terminal:
         yield None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (
-        SpinnerColumn(style="cyan"),
-        TextColumn("{task.description}", style="bold"),
-        BarColumn(bar_width=24, complete_style="cyan", finished_style="green"),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-    )
+    columns = progress_columns(console.width)
     with Progress(*columns, console=console, refresh_per_second=8) as bars:
         yield bars
+
+
+def progress_columns(width: int) -> tuple[ProgressColumn, ...]:
+    """The columns of a bar: where they do not all fit, the name and the status are cut, never the numbers."""
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Cut(TextColumn):
+        """One line of text that gives way: its column may shrink, and then it ends in an ellipsis."""
+
+        def render(self, task: Task) -> Text:
+            text = super().render(task)
+            text.no_wrap, text.overflow = True, "ellipsis"
+            return text
+
+    return (
+        SpinnerColumn(style="cyan", table_column=Column(no_wrap=True)),
+        Cut("{task.description}", style="bold", table_column=Column(no_wrap=False)),
+        BarColumn(
+            bar_width=24 if width >= WIDE else 8,
+            complete_style="cyan",
+            finished_style="green",
+            table_column=Column(no_wrap=True),
+        ),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        Cut("{task.fields[status]}", table_column=Column(no_wrap=False)),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True, table_column=Column(no_wrap=True)),
+    )
 
 
 class Watcher:
@@ -84,9 +110,13 @@ class Watcher:
     def advance(self, *, step: int, loss: float, accuracy: float, steps_per_second: float) -> None:
         if self._bars is not None:
             shown = f"loss {loss:6.3f}  acc {100 * accuracy:5.1f}%"
-            if self._validation is not None:
-                shown += f"  val {100 * self._validation:5.1f}%"
-            self._bars.update(self._task, completed=step, status=f"{shown}  {steps_per_second:,.0f} steps/s")
+            if self._bars.console.width < WIDE:
+                shown = f"loss {loss:.3f} acc {100 * accuracy:.0f}%"
+            else:
+                if self._validation is not None:
+                    shown += f"  val {100 * self._validation:5.1f}%"
+                shown += f"  {steps_per_second:,.0f} steps/s"
+            self._bars.update(self._task, completed=step, status=shown)
 
     def evaluated(self, *, step: int, split: str, loss: float, accuracy: float) -> None:
         if split == "validation":

@@ -43,6 +43,7 @@ def describe(preset: Any) -> dict[str, Any]:
         "source": preset.source,
         "cost": preset.cost,
         "config": {key: value for key, value in preset.config.flat().items() if not key.startswith("optimizer.")},
+        "optimizer": {key: value for key, value in preset.config.flat().items() if key.startswith("optimizer.")},
         "optimizers": {optimizer: preset.hyperparameters(optimizer) for optimizer in preset.optimizers},
         "compare": list(preset.compare),
         "learning_rates": list(preset.learning_rates),
@@ -80,7 +81,11 @@ def _show(preset: Any, values: dict[str, Any]) -> None:
         console.print(f"  [bold]{optimizer:<{width}}[/bold]  {text}{note}", soft_wrap=True)
     console.print()
     console.print("[dim]keys for --set:[/dim]")
-    for key, value in values["config"].items():
+    differing = {f"optimizer.{key}" for found in values["optimizers"].values() for key in found}
+    for key, value in {**values["config"], **values["optimizer"]}.items():
+        if key == "optimizer.name" or key in differing:
+            console.print(f"  {key}  [dim](by optimizer, above)[/dim]")
+            continue
         text = ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value).lower()
         console.print(f"  {key}={text}", markup=False)
     rates = ", ".join(f"{rate:g}" for rate in preset.learning_rates)

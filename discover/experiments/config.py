@@ -47,6 +47,9 @@ __all__ = [
     "key_types",
 ]
 
+MOST_STEPS = 10**8
+"""A run keeps a learning rate for each step, so that more of them could fill the memory."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -193,8 +196,9 @@ class Config:
             )
         if training.steps is not None:
             at_least("training.steps", training.steps, 1)
-        if training.epochs is not None and not training.epochs > 0:
-            raise ConfigError(f"training.epochs must be above 0, got {training.epochs}")
+            check_length(training.steps)
+        if training.epochs is not None and not 0 < training.epochs < math.inf:  # also refuses nan
+            raise ConfigError(f"training.epochs must be above 0 and finite, got {training.epochs}")
         for name in ("warmup_steps", "eval_every", "track_variance", "checkpoint_every"):
             at_least(f"training.{name}", getattr(training, name), 0)
         for name in ("steps_per_dispatch", "log_every", "eval_batch", "keep"):
@@ -208,6 +212,13 @@ class Config:
         for seed in training.seeds:
             in_range("training.seeds", seed, 0, 2**31 - 1)
         return self
+
+
+def check_length(steps: int) -> int:
+    """Returns the number of steps; raises :class:`ConfigError` if there are more than :data:`MOST_STEPS`."""
+    if steps > MOST_STEPS:
+        raise ConfigError(f"a run has at most {MOST_STEPS} steps, got {steps}: lower training.steps or training.epochs")
+    return steps
 
 
 def check_hyperparameter(name: str, value: float) -> None:

@@ -161,7 +161,7 @@ def load_report(directory: str | Path) -> Report:
         ]
         if not runs:
             raise RecordsError(f"{directory / COMPARISON} has no finished run yet")
-        title = f"Comparison on {comparison.get('preset') or directory.name}"
+        title = f"Comparison on {comparison.get('preset') or directory.resolve().name}"
         return Report(title=title, directory=directory, runs=tuple(runs), comparison=comparison)
     if (directory / METRICS).is_file():
         run = load_run(directory)
@@ -170,7 +170,7 @@ def load_report(directory: str | Path) -> Report:
     if not found:
         raise RecordsError(f"no records in {directory}: expected {COMPARISON}, or {METRICS} there or one folder down")
     runs = [load_run(path, label=path.name) for path in found]
-    return Report(title=f"Runs in {directory.name}", directory=directory, runs=tuple(runs))
+    return Report(title=f"Runs in {directory.resolve().name}", directory=directory, runs=tuple(runs))
 
 
 def _row_of(run: RunRecord) -> dict[str, Any]:

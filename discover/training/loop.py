@@ -129,9 +129,9 @@ def train(
             text = f"the loss of {log.names[member]} is no longer finite at step {log.diverged_at[member]}"
             if settings.on_nonfinite == "stop":
                 raise _nonfinite(text, checkpoints)
-            progress.message(f"{text}; it is dropped and the others go on")
             if len(log.diverged_at) == len(log.labels):
-                raise _nonfinite(f"{text}, and it was the last one", checkpoints)
+                raise _nonfinite(f"{text}, and no other is left" if len(log.labels) > 1 else text, checkpoints)
+            progress.message(f"{text}; it is dropped and the others go on")
         alive = [m for m in range(len(log.labels)) if m not in log.diverged_at]
         progress.advance(
             step=first + count,
