@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from discover.experiments.comparison_plan import Entry, Plan, describe_batches, make_plan, purity
 from discover.experiments.config import Config
+from discover.experiments.run_directory import LOCK, RunDirectory
 from discover.records import CHECKPOINTS, environment, extract_run, read_json, read_metrics, read_summary, write_json
+from discover.training.errors import RunStopped
+from discover.training.signals import StopRequest
 
 if TYPE_CHECKING:
     from discover.training.progress import Progress
@@ -68,11 +71,27 @@ def compare(
         ComparisonError: the directory holds something else or cannot be written.
         RunError: from training; see :mod:`discover.experiments.run`. What was trained is kept.
     """
-    directory = Path(directory)
+    with StopRequest() as stop:
+        return _compare(plan, Path(directory), progress, message, overwrite, command, programs, stop)
+
+
+def _compare(
+    plan: Plan,
+    directory: Path,
+    progress: Callable[[Entry, int, int], Progress | None] | None,
+    message: Callable[[str], None] | None,
+    overwrite: bool,
+    command: Sequence[str] | None,
+    programs: MutableMapping[str, Any] | None,
+    stop: StopRequest,
+) -> dict[str, Any]:
+    shared = _Shared({} if programs is None else programs)
+    if overwrite:
+        shared.check(plan)  # what keeps the new one from starting is told before the old one is deleted
+        check_unused(directory)
     finished = prepare_directory(plan, directory, overwrite=overwrite)
     if finished is not None:
         return finished
-    shared = _Shared({} if programs is None else programs)
     shared.dataset(plan.entries[0].config)  # data that is not there is told before anything is written
     record = _new_record(plan, command)
     _write(directory, record)
@@ -83,12 +102,31 @@ def compare(
         if record["environment"].get("backend") is None:
             record["environment"] = read_json(directory / "grids" / entry.label / "environment.json")
         _write(directory, record)
+        _heed(stop)
     if message is not None:
         message("measuring the speed of each optimizer")
     measure_speed(plan, record["rows"], shared)
     record["status"] = "finished"
     _write(directory, record)
     return record
+
+
+def _heed(stop: StopRequest) -> None:
+    """Stops where a signal came too late for the run that it came in."""
+    if stop.signal is not None:
+        raise RunStopped("stopped between two runs; call it again to go on", stop.signal, 0)
+
+
+def check_unused(directory: Path) -> None:
+    """Raises :class:`ComparisonError` where another process is training one of the grids in ``directory``."""
+    for lock in sorted(directory.glob(f"grids/*/{LOCK}")):
+        try:
+            with RunDirectory(lock.parent) as held:
+                held.take()
+        except BlockingIOError:
+            raise ComparisonError(f"{lock.parent} is in use by another process") from None
+        except OSError as error:
+            raise ComparisonError(f"cannot write to {directory}: {error.strerror or error}") from None
 
 
 def prepare_directory(plan: Plan, directory: Path, *, overwrite: bool) -> dict[str, Any] | None:
@@ -260,6 +298,17 @@ class _Shared:
     def __init__(self, programs: MutableMapping[str, Any]) -> None:
         self.programs = programs
         self._dataset: Any = None
+
+    def check(self, plan: Plan) -> None:
+        """Loads the data and builds every entry's batches once, so that what is wrong with them is known."""
+        from discover.data import DataError
+        from discover.experiments.build import build_plan
+
+        for entry in plan.entries:
+            try:
+                build_plan(entry.config, self.dataset(entry.config), plan.seeds[0])
+            except DataError as error:
+                raise ComparisonError(str(error)) from None
 
     def dataset(self, config: Config) -> Any:
         from discover.data import DataError

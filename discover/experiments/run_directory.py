@@ -48,7 +48,7 @@ class RunDirectory:
             raise RunError(f"{path} already holds a run ({_state(path)}); resume it or choose another folder")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._take()
+            self.take()
         except OSError as error:
             if isinstance(error, BlockingIOError):
                 raise RunError(f"{path} is in use by another process") from None
@@ -93,7 +93,8 @@ class RunDirectory:
             self._lock.close()
             self._lock = None
 
-    def _take(self) -> None:
+    def take(self) -> None:
+        """Keeps other processes out until the end; raises BlockingIOError where another one has the folder."""
         self._lock = open(self.path / LOCK, "ab")  # noqa: SIM115 (closed on exit)
         with contextlib.suppress(ImportError):  # without fcntl (Windows) nobody is kept out
             import fcntl

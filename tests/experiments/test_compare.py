@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from discover.data import DataError
 from discover.experiments import compare as module
 from discover.experiments.compare import (
     ComparisonError,
@@ -28,8 +29,11 @@ from discover.experiments.compare import (
 from discover.experiments.comparison_plan import describe_batches
 from discover.experiments.config import ConfigError
 from discover.experiments.presets import get_preset
+from discover.experiments.run_directory import RunDirectory
 from discover.records import read_metrics, read_summary
 from discover.report import load_report
+from discover.training.errors import RunStopped
+from discover.training.signals import StopRequest
 
 SMALL = [
     "training.steps=20", "training.eval_every=5", "training.steps_per_dispatch=5", "training.seeds=0,1",
@@ -216,6 +220,43 @@ def test_overwriting_deletes_only_what_a_comparison_writes(tmp_path):
     (tmp_path / "runs").mkdir()
     assert module.prepare_directory(small_plan(), tmp_path, overwrite=True) is None
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_overwriting_deletes_nothing_where_the_new_comparison_cannot_start(tmp_path, monkeypatch):
+    (tmp_path / "grids" / "momentum").mkdir(parents=True)
+    (tmp_path / "comparison.json").write_text("{}")
+
+    def gone(config):
+        raise DataError("the data is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("discover.experiments.build.build_data", gone)
+        with pytest.raises(ComparisonError, match="the data is gone"):
+            compare(small_plan(), tmp_path, overwrite=True)
+    with RunDirectory(tmp_path / "grids" / "momentum") as held:
+        held.take()
+        with pytest.raises(ComparisonError, match="momentum is in use by another process"):
+            compare(small_plan(), tmp_path, overwrite=True)
+    assert (tmp_path / "comparison.json").read_text() == "{}"
+    assert (tmp_path / "grids" / "momentum").is_dir()
+
+
+def test_a_signal_at_the_end_of_a_grid_stops_the_comparison_after_it(tmp_path, monkeypatch):
+    trained = []
+
+    def train(plan, entry, directory, *_):
+        trained.append(entry.label)
+        (directory / "grids" / entry.label).mkdir(parents=True)
+        (directory / "grids" / entry.label / "environment.json").write_text("{}")
+        with StopRequest():
+            signal.raise_signal(signal.SIGTERM)
+        return {"label": entry.label}
+
+    monkeypatch.setattr(module, "_train_entry", train)
+    with pytest.raises(RunStopped) as error:
+        compare(small_plan(), tmp_path)
+    assert error.value.exit_code == 143
+    assert len(trained) == 1
 
 
 def test_a_path_through_a_file_cannot_be_written(tmp_path):
