@@ -198,7 +198,7 @@ def test_data_that_is_not_there_is_one_line(name, capsys, tmp_path):
 
 
 def test_overwriting_keeps_what_a_run_did_not_write(tmp_path):
-    from discover.cli.train import remove_run
+    from discover.experiments.run_directory import remove_run
 
     write_run(tmp_path / "r", "discover")
     (tmp_path / "r" / "notes.txt").write_text("mine")
@@ -245,6 +245,14 @@ def test_a_disk_that_fills_up_in_training_is_one_line(tiny_disk):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
     assert "no space left" in done.stderr
+
+
+def test_training_stops_where_a_loss_is_no_longer_finite_unless_told_to_drop(capsys, tmp_path):
+    diverging = ["train", "digits", *SMALL, "--learning-rate", "3e38"]
+    assert call(*diverging, "--out", tmp_path / "stop") == 1
+    assert "no other is left" not in capsys.readouterr().err
+    assert call(*diverging, "--out", tmp_path / "drop", "--set", "training.on_nonfinite=drop") == 1
+    assert "no other is left" in capsys.readouterr().err
 
 
 def rows_of(**means):

@@ -63,40 +63,24 @@ def train(
     check_writable(json_file)
     if resume and overwrite:
         raise CommandError("--resume and --overwrite exclude each other")
-    config = get_preset(preset).config_for(optimizer).override(with_seeds(settings, seeds, data, track_variance))
+    # A preset may drop members that diverge, for grids; who trains one setting wants to know at once.
+    config = get_preset(preset).config_for(optimizer).with_values({"training.on_nonfinite": "stop"})
+    config = config.override(with_seeds(settings, seeds, data, track_variance))
     if learning_rate is not None:
         config = config.with_values({"optimizer.learning_rate": learning_rate})
     config = config.check()
     directory = out or Path("runs") / f"{preset}-{optimizer}"
     team = gather_team(devices, coordinator, num_processes, process_id, worker_timeout)
-    if overwrite and (team is None or team.first):
-        remove_run(directory)
     hint = "with --resume instead of --overwrite" if overwrite else "with --resume"
-    summary = _train(config, directory, resume, tensorboard, f"{preset} {optimizer}", hint, team)
+    summary = _train(config, directory, (resume, overwrite), tensorboard, f"{preset} {optimizer}", hint, team)
     if team is not None and not team.first:
         return  # the first process shows the results of all
     _show(directory, quiet=json_file == "-")
     write_result(json_file, summary)
 
 
-def remove_run(directory: Path) -> None:
-    """Deletes the run in ``directory``, and nothing that a run did not write."""
-    import shutil
-
-    from discover.records import CHECKPOINTS, CONFIG, ENVIRONMENT, METRICS, SUMMARY
-
-    if not (directory / CONFIG).is_file():
-        return
-    for name in (CONFIG, ENVIRONMENT, METRICS, SUMMARY, "report.html", CHECKPOINTS, "figures", "tensorboard"):
-        path = directory / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-
 def _train(
-    config: Any, directory: Path, resume: bool, tensorboard: bool, name: str, hint: str, team: Any
+    config: Any, directory: Path, existing: tuple[bool, bool], tensorboard: bool, name: str, hint: str, team: Any
 ) -> dict[str, Any]:
     from discover.cli.console import Watcher, live_bars
     from discover.cli.errors import CommandError
@@ -105,8 +89,10 @@ def _train(
         watcher = Watcher(bars, name)
         from discover.experiments.run import run
 
+        resume, overwrite = existing
+        options: dict[str, Any] = {"progress": watcher, "tensorboard": tensorboard, "team": team}
         try:
-            return run(config, directory, resume=resume, progress=watcher, tensorboard=tensorboard, team=team).summary
+            return run(config, directory, resume=resume, overwrite=overwrite, **options).summary
         except Exception as error:
             code = getattr(error, "exit_code", 0)
             if code > 128:  # a signal, with the run's state written

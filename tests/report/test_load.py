@@ -96,3 +96,10 @@ def test_what_cannot_be_read_is_named_in_one_line(tmp_path: Path, damage, messag
     with pytest.raises(RecordsError, match=message) as caught:
         load_report(directory)
     assert "\n" not in str(caught.value)
+
+
+def test_the_folder_that_one_is_in_has_a_name_in_the_title(tmp_path, monkeypatch):
+    write_run(tmp_path / "mine" / "discover", "discover")
+    write_run(tmp_path / "mine" / "momentum", "momentum")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert load_report(".").title == "Runs in mine"
