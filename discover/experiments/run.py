@@ -7,6 +7,7 @@ The interface::
         out_dir,                     # run directory, or None to keep nothing on disk
         members=None,                # [Member(seed, {"learning_rate": 0.1}), ...]; default: config's seeds
         resume=False,                # continue an unfinished run; a finished one is returned as recorded
+        overwrite=False,             # replace the run that is there, once everything for the new one is
         progress=None,               # training.progress.Progress; default quiet
         checkpoints=True,            # False: records only (short runs of a grid)
         tensorboard=False,           # also event files, in out_dir/tensorboard (extra "tensorboard")
@@ -87,6 +88,7 @@ def run(
     *,
     members: Sequence[Member] | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
     checkpoints: bool = True,
     tensorboard: bool = False,
@@ -102,6 +104,7 @@ def run(
         out_dir: the run directory; None keeps everything in memory.
         members: who trains; default one member for each of the configuration's seeds.
         resume: continue what is in ``out_dir`` (start anew where there is nothing yet).
+        overwrite: replace the run in ``out_dir``; it is deleted only when the new one is ready to start.
         progress: is told what happens.
         checkpoints: whether to write any.
         tensorboard: also write event files.
@@ -133,7 +136,7 @@ def run(
         if out_dir is not None:
             path = Path(out_dir)
             directory = stack.enter_context(RunDirectory(path) if team is None else team.directory(path))
-            finished = directory.open(config, describe(everyone), resume=resume)
+            finished = directory.open(config, describe(everyone), resume=resume, overwrite=overwrite)
             if finished:
                 summary = records.read_summary(directory.path) or {}
                 return result_of(summary, records.read_metrics(directory.path), directory.path, explicit)
@@ -150,6 +153,7 @@ def run(
             dataset,
             stack,
             team,
+            overwrite,
         )
         if directory is not None:
             devices = [device.device_kind for device in jax.devices()]
@@ -184,6 +188,7 @@ class _Job:
         dataset: Dataset | None,
         stack: contextlib.ExitStack,
         team: Team | None,
+        overwrite: bool,
     ):
         self.config, self.everyone, self.explicit, self.names = config, everyone, explicit, names
         self.directory, self.progress, self.checkpoints, self.stack = directory, progress, checkpoints, stack
@@ -213,6 +218,8 @@ class _Job:
         self.writer: records.MetricsWriter | None = None
         self.sinks: list[Callable[[list[dict[str, Any]]], None]] = []
         self.variance: Any = None
+        if overwrite and directory is not None:
+            directory.clear()  # not before: data that is not there should cost nobody the run that is
         if tensorboard and directory is not None and (team is None or team.first):
             from discover.experiments.tensorboard import event_writer
 

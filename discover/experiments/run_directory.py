@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -21,13 +22,14 @@ class RunDirectory:
         self.path = path
         self._lock: IO[bytes] | None = None
 
-    def open(self, config: Config, members: list[dict[str, Any]], *, resume: bool) -> bool:
+    def open(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
         """Looks at what is there, and takes the folder.
 
         Args:
             config: of the run that is to be started or resumed.
             members: its members, as summary.json has them.
             resume: whether to go on with what is there.
+            overwrite: whether a run may be there that is to be replaced; :meth:`clear` deletes it.
 
         Returns:
             Whether the folder holds this very run, finished. (Only where ``resume``.)
@@ -40,11 +42,12 @@ class RunDirectory:
             raise RunError(f"{path} is a file; the output must be a folder")
         held = path.is_dir() and any(item.name != LOCK for item in path.iterdir())
         has_run = (path / records.CONFIG).exists()
-        if held and not has_run and any((path / records.CHECKPOINTS).glob("*")):
+        replaced = overwrite and holds_run(path)
+        if held and not has_run and not replaced and any((path / records.CHECKPOINTS).glob("*")):
             raise RunError(f"{path} has checkpoints but no {records.CONFIG}; choose another folder")
-        if held and not has_run and not _only_leftovers(path):
+        if held and not has_run and not replaced and not _only_leftovers(path):
             raise RunError(f"{path} is not empty and holds no run; choose another folder")
-        if has_run and not resume:
+        if has_run and not resume and not overwrite:
             raise RunError(f"{path} already holds a run ({_state(path)}); resume it or choose another folder")
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -53,10 +56,14 @@ class RunDirectory:
             if isinstance(error, BlockingIOError):
                 raise RunError(f"{path} is in use by another process") from None
             raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
-        if not has_run:
+        if not has_run or overwrite:
             return False
         self._same_run(config, members)
         return records.is_finished(path)
+
+    def clear(self) -> None:
+        """Deletes the run that is to be replaced; for when everything that the new one needs is there."""
+        remove_run(self.path)
 
     def begin(self, config: Config, members: list[dict[str, Any]], environment: dict[str, Any]) -> None:
         """Writes the configuration and the environment, if they are not there yet.
@@ -125,6 +132,29 @@ class RunDirectory:
         first = records.read_json(path) if path.exists() else {}
         changed = {key: value for key, value in environment.items() if first.get(key) != value}
         records.write_json(path, {**first, "resumed": [*first.get("resumed", []), changed]})
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a folder holds a run, or nothing but what is left of one: its checkpoints."""
+    if (path / records.CONFIG).is_file():
+        return True
+    parts = list((path / records.CHECKPOINTS).glob("*"))
+    names = {records.CHECKPOINTS, records.ENVIRONMENT, records.SUMMARY, LOCK}
+    ours = bool(parts) and all(part.is_dir() and part.name.startswith("part-") for part in parts)
+    return ours and all(item.name in names or item.name.endswith(".tmp") for item in path.iterdir())
+
+
+def remove_run(path: Path) -> None:
+    """Deletes the run in a folder, and nothing that a run did not write; the configuration last, to be found again."""
+    if not holds_run(path):
+        return
+    files = (records.METRICS, records.SUMMARY, records.ENVIRONMENT, "report.html")
+    for name in (*files, records.CHECKPOINTS, "figures", "tensorboard", records.CONFIG):
+        item = path / name
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
+        else:
+            item.unlink(missing_ok=True)
 
 
 def _only_leftovers(path: Path) -> bool:

@@ -86,8 +86,12 @@ class SharedDirectory(RunDirectory):
         super().__init__(path)
         self._processes = processes
 
-    def open(self, config: Config, members: list[dict[str, Any]], *, resume: bool) -> bool:
-        return self._processes.agree(lambda: super(SharedDirectory, self).open(config, members, resume=resume))
+    def open(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
+        look = super().open
+        return self._processes.agree(lambda: look(config, members, resume=resume, overwrite=overwrite))
+
+    def clear(self) -> None:
+        self._processes.agree(super().clear)
 
     def begin(self, config: Config, members: list[dict[str, Any]], environment: dict[str, Any]) -> None:
         # Agreed on, so that nobody looks for checkpoints before the folder is there.
