@@ -149,8 +149,9 @@ def remarks(record: dict[str, Any]) -> list[str]:
         gap = 100 * (best["test_accuracy"]["mean"] - momentum["test_accuracy"]["mean"])
         line = f"{series_name(best['label'])} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} Momentum"
         share = won_back(best, momentum, rows.get("momentum-shuffled"))
-        won = gap > 0 and share is not None
-        lines.append(line + (f", {100 * share:.0f}% of what clustered batches cost it." if won else "."))
+        lines.append(
+            line + (f", {100 * share:.0f}% of what clustered batches cost it." if share and share > 0 else ".")
+        )
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]
     if edge:
         lines.append(f"[yellow]At the edge of the grid of learning rates:[/yellow] {', '.join(edge)}.")
