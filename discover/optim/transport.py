@@ -145,8 +145,15 @@ def igt_eval_params(state: Any, params: Any) -> Any:
         raise ValueError(f"the optimizer state holds {len(found)} IGT states; evaluate each on its own")
     if not found:
         return params
+    true_params = found[0].params
+    if not any(map(_is_masked, jax.tree.leaves(true_params, is_leaf=_is_masked))):
+        return true_params
     # Under `optax.partition` IGT has some parameters only: the others are as the loop holds them.
-    return jax.tree.map(lambda now, true: now if isinstance(true, optax.MaskedNode) else true, params, found[0].params)
+    return jax.tree.map(lambda now, true: now if _is_masked(true) else true, params, true_params)
+
+
+def _is_masked(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
 
 
 def _is_igt_state(node: Any) -> bool:
