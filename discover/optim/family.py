@@ -37,6 +37,8 @@ from discover.optim._checks import (
 from discover.optim._context import in_slices
 from discover.optim.clusters import Clusters
 
+FEW_CLUSTERS = 64
+
 
 class DiscoverState(NamedTuple):
     """What the rule remembers. Invariant: `mean` = Σ_n p_n · `buffers`[n], to rounding."""
@@ -317,8 +319,9 @@ def scale_by_discover(
         num_groups = check_group_axis(updates, state.mean)
         ids = check_cluster_ids(cluster_ids, num_groups)
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
-        if num_groups == 1 and jax.default_backend() == "cpu":
-            # XLA for CPU turns a scatter of one row into an update that copies all N buffers twice.
+        if num_groups == 1 and num_clusters > FEW_CLUSTERS and jax.default_backend() == "cpu":
+            # XLA for CPU turns a scatter of one row into an update that copies all N buffers twice; a second group
+            # that does not count prevents it, and is the cheaper of the two unless N is small.
             updates = jax.tree.map(lambda g: jnp.concatenate([g, g]), updates)
             ids = jnp.concatenate([ids, jnp.full_like(ids, -1)])
             sizes = None if sizes is None else jnp.concatenate([sizes, jnp.zeros_like(sizes)])
