@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -56,8 +57,10 @@ def quiet_late_writers() -> None:
     """Keeps one known aftermath of a failed checkpoint off the terminal.
 
     When a checkpoint cannot be written (a full disk), the storage library's other writers finish after their event
-    loop is closed and each prints a traceback about it. The error itself is reported by us, in one line.
+    loop is closed and each prints a traceback about it, or asyncio logs that nobody asked for their error. The error
+    itself is reported by us, in one line.
     """
+    logging.getLogger("asyncio").addFilter(lambda record: "never retrieved" not in record.getMessage())
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
