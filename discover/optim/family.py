@@ -150,7 +150,7 @@ def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array,
     """(F1) to (F3) for one parameter at this step: `apply_rule`, on a GPU as one kernel that moves each number once.
 
     Not for vectors (biases, scales of norms): they are small, and their gradients are sums over activations, on which
-    XLA would impose the memory layout that a kernel needs. That cost 6 ms of a 22 ms step.
+    XLA would impose the memory layout that a kernel needs (docs/performance.md).
     """
     plain = functools.partial(apply_rule, weights)
     if jax.default_backend() != "gpu" or in_slices.get() or weights.share.size > update_kernel.MAX_GROUPS:
