@@ -323,6 +323,8 @@ def _update_alone(config: Config, dataset: Dataset, bandwidth: float, repeats: i
     floor_bytes = sum(g.nbytes for g in jax.tree.leaves(grads)) + 2 * touched * size * buffer_bytes + 2 * size * 4
     if config.optimizer.name in CLUSTERED:
         floor_bytes += 2 * size * 4  # ḡ
+    if config.optimizer.name == "discover_adam":
+        floor_bytes += 4 * size * 4  # Adam's two moments
     return {
         "optimizer": config.optimizer.name,
         "groups": groups,

@@ -49,6 +49,7 @@ _FACTORIES: Mapping[str, Callable[..., Any]] = {
     "discover": optim.discover,
     "discover_qhm": optim.discover_qhm,
     "discover_igt": optim.discover_igt,
+    "discover_adam": optim.discover_adam,
     "paper_discover": optim.paper_discover,
     "paper_discover_qhm": optim.paper_discover_qhm,
     "paper_discover_igt": optim.paper_discover_igt,

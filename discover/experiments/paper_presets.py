@@ -18,7 +18,7 @@ from discover.experiments.config import (
     OptimizerConfig,
     TrainingConfig,
 )
-from discover.experiments.presets import OURS, PLAIN, Hyperparameters, Preset
+from discover.experiments.presets import DISCOVER_ADAM, OURS, PLAIN, Hyperparameters, Preset
 
 PRINTED = tuple(f"paper_{name}" for name in OURS)
 
@@ -103,6 +103,7 @@ class Tuned:
         return {
             **plain,
             **{name: ours(pair) for name, pair in pairs.items()},
+            "discover_adam": {"learning_rate": 0.0003, **DISCOVER_ADAM},  # ours: the paper has none
             **{f"paper_{name}": pair.printed() for name, pair in pairs.items()},
         }
 

@@ -25,6 +25,8 @@ from discover.experiments.fields import ConfigError, choose
 Hyperparameters = Mapping[str, float]
 PLAIN = ("momentum", "sgd", "qhm", "igt", "adam")
 OURS = ("discover", "discover_qhm", "discover_igt")
+DISCOVER_ADAM: Hyperparameters = MappingProxyType({"beta": 0.95, "nu": 0.95, "beta1": 0.0, "beta2": 0.999, "eps": 1e-8})
+"""The library's defaults; every preset adds a third of its Adam's learning rate, as docs/adam.md advises."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ _DIGITS_OPTIMIZERS: Mapping[str, Hyperparameters] = MappingProxyType(
         "discover": {"learning_rate": 0.1, "beta": 0.95, "nu": 0.95},
         "discover_qhm": {"learning_rate": 0.1, "beta": 0.95, "nu": 0.7},
         "discover_igt": {"learning_rate": 0.1, "beta": 0.95, "nu": 0.95, "tail_fraction": 18.0},
+        "discover_adam": {"learning_rate": 0.001, **DISCOVER_ADAM},
     }
 )
 

@@ -110,6 +110,7 @@ RESULTS: Mapping[str, str] = {
     "results-d": "Purity: 1, 2, 4 or 8 class-pure groups in a batch, for Momentum, Adam and Discover.",
     "results-e": "ν and β: a grid for Discover.",
     "results-f": "The printed equations beside ours: where they drift, and where they hold.",
+    "results-g": "Discover before Adam: Adam alone and behind Discover, 8 or 2 class-pure groups in a batch.",
 }
 
 
@@ -198,9 +199,10 @@ class _Maker:
             kind = "epochs" if config.training.epochs is not None else "steps"
             longer = length * getattr(config.training, kind)
             config = config.with_values({f"training.{kind}": int(longer) if kind == "steps" else longer})
-        grid = rates if rates is not None else (ADAM_RATES if optimizer == "adam" else RATES)[scale.every_rate]
+        if rates is None:
+            rates = (ADAM_RATES if "adam" in optimizer else RATES)[scale.every_rate]
         label = f"{optimizer}-{variant}" if variant else optimizer
-        return Row(label, config, grid, {"optimizer": optimizer, **(facets or {})}, reference)
+        return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference)
 
     def panel(self, name: str, title: str, rows: Sequence[Row], **options: Any) -> Panel:
         """A panel with this scale's seeds."""
@@ -244,12 +246,17 @@ def _results_c(make: _Maker) -> list[Panel]:
     return [make.panel("structures", "Test accuracy by what the clusters are", rows, figure="structures")]
 
 
-def _results_d(make: _Maker) -> list[Panel]:
-    rows = [
+def _by_groups(make: _Maker, optimizers: Sequence[str], numbers: Sequence[int]) -> list[Row]:
+    """Each optimizer on class-pure batches of so many groups, the examples of a batch always the same number."""
+    return [
         make.row(optimizer, f"{groups} group{'s' if groups > 1 else ''}", groups=groups, facets={"groups": groups})
-        for optimizer in ("momentum", "adam", "discover")
-        for groups in (1, 2, 4, 8)
+        for optimizer in optimizers
+        for groups in numbers
     ]
+
+
+def _results_d(make: _Maker) -> list[Panel]:
+    rows = _by_groups(make, ("momentum", "adam", "discover"), (1, 2, 4, 8))
     shuffled = {"batches.composition": "shuffled"}
     rows += [make.row(name, "shuffled", changes=shuffled, reference=True) for name in ("momentum", "adam")]
     return [make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups")]
@@ -291,6 +298,12 @@ def _results_f(make: _Maker) -> list[Panel]:
     ]
 
 
+def _results_g(make: _Maker) -> list[Panel]:
+    rows = _by_groups(make, ("adam", "discover_adam"), (2, 8))
+    rows.append(make.row("adam", "shuffled", changes={"batches.composition": "shuffled"}, reference=True))
+    return [make.panel("before-adam", "Discover before Adam: accuracy by class-pure groups", rows, figure="groups")]
+
+
 _BUILDERS: Mapping[str, Callable[[_Maker], list[Panel]]] = {
     "results-a": _results_a,
     "results-b": _results_b,
@@ -298,4 +311,5 @@ _BUILDERS: Mapping[str, Callable[[_Maker], list[Panel]]] = {
     "results-d": _results_d,
     "results-e": _results_e,
     "results-f": _results_f,
+    "results-g": _results_g,
 }

@@ -18,6 +18,7 @@ OPTIMIZERS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
         "discover": ("beta", "nu"),
         "discover_qhm": ("beta", "nu"),
         "discover_igt": ("beta", "nu", "tail_fraction"),
+        "discover_adam": ("beta", "nu", "beta1", "beta2", "eps"),
         "paper_discover": ("alpha", "alpha_n"),
         "paper_discover_qhm": ("alpha", "alpha_n", "nu"),
         "paper_discover_igt": ("alpha", "alpha_n", "tail_fraction"),

@@ -116,6 +116,7 @@ OURS: Mapping[str, Space] = {
         "nu": _NUS,
         "tail_fraction": Axis((2.0, 18.0, 90.0), "log"),
     },
+    "discover_adam": {"learning_rate": _ADAM_RATES, "beta": _BETAS, "nu": _NUS},
     "paper_discover": PAPER_CIFAR["paper_discover"],
     "paper_discover_qhm": PAPER_CIFAR["paper_discover_qhm"],
     "paper_discover_igt": PAPER_CIFAR["paper_discover_igt"],

@@ -40,6 +40,7 @@ _STYLES = {
     "discover": Style("Discover", "#D55E00", _SOLID, "o", True, ""),
     "discover_qhm": Style("Discover-QHM", "#A6478A", _SOLID, "s", True, ".."),
     "discover_igt": Style("Discover-IGT", "#E69F00", _SOLID, "^", True, "++"),
+    "discover_adam": Style("Discover-Adam", "#6A51C8", _SOLID, "X", True, "|-"),
     "momentum": Style("Momentum", "#0072B2", _DASHED, "o", False, "//"),
     "qhm": Style("QHM", "#56B4E9", _DASHED, "s", False, "\\\\"),
     "igt": Style("IGT", "#009E73", _DASHED, "^", False, "xx"),

@@ -17,7 +17,7 @@ from discover.experiments import reproduce_units as module
 from discover.experiments.config import ConfigError
 from discover.experiments.presets import OURS, PLAIN, get_preset
 from discover.experiments.reproduce import is_done, reproduce, unit_config, unit_name
-from discover.experiments.reproduce_plans import RESULTS, SCALES, get_result
+from discover.experiments.reproduce_plans import ADAM_RATES, RESULTS, SCALES, get_result
 from discover.records import read_metrics, read_summary
 from discover.report.results import write_drift, write_panel
 
@@ -100,6 +100,28 @@ def test_f_has_the_papers_values_as_printed_and_as_mapped():
     one = {row.label: row.config.optimizer for row in panel("results-f", "one-group").rows}
     assert one["discover-one group"].beta == 1 - one["paper_discover-one group"].alpha
     assert one["discover-one group"].nu == 0
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_g_puts_discover_before_adam_and_shares_its_adam_with_a_and_d(scale):
+    part = panel("results-g", "before-adam", scale)
+    assert part.seeds == panel("results-d", "purity", scale).seeds
+    compared = {(r.config.optimizer.name, r.config.batches.groups) for r in part.rows if not r.reference}
+    assert compared == {(name, groups) for name in ("adam", "discover_adam") for groups in (2, 8)}
+    assert {row.learning_rates for row in part.rows} == {ADAM_RATES[SCALES[scale].every_rate]}
+    assert all(row.config.clusters.by == "classes" for row in part.rows)
+
+    def units(rows):
+        return {
+            unit_name(unit_config(row, rate, seed)): (row.config.optimizer.name, row.config.batches.groups)
+            for row in rows
+            for rate in row.learning_rates
+            for seed in part.seeds
+        }
+
+    known = units([*panel("results-a", "clean", scale).rows, *panel("results-d", "purity", scale).rows])
+    new = {what for name, what in units(part.rows).items() if name not in known}
+    assert new == {("discover_adam", 2), ("discover_adam", 8)}
 
 
 def test_overrides_reach_those_they_concern_and_impossible_ones_are_refused():
@@ -287,7 +309,7 @@ def test_the_list_names_every_result_and_what_it_trains(capsys):
     ("words", "message"),
     [
         ([], "say which result"),
-        (["results-g"], "unknown result 'results-g'"),
+        (["results-z"], "unknown result 'results-z'"),
         (["results-a", "--minutes", "0"], "--minutes must be above 0"),
         (["results-a", "--scale", "large"], "unknown scale 'large'"),
         (["results-a", "--seeds", "0"], "--seeds must be at least 1"),

@@ -17,7 +17,7 @@ from discover.report.style import series_styles
 from tests.report.synthetic import CURVES, write_comparison
 
 EVERY = [
-    "sgd", "momentum", "qhm", "igt", "adam", "discover", "discover_qhm", "discover_igt",
+    "sgd", "momentum", "qhm", "igt", "adam", "discover", "discover_qhm", "discover_igt", "discover_adam",
     "paper_discover", "paper_discover_qhm", "paper_discover_igt", "momentum-shuffled",
 ]  # fmt: skip
 
