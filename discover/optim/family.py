@@ -149,18 +149,30 @@ def known_clusters(cluster_ids: jax.Array, num_clusters: int) -> jax.Array:
 def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
     """(F1) to (F3) for one parameter at this step: `apply_rule`, on a GPU as one kernel that moves each number once.
 
+    Takes the parameter's path before the arguments of `apply_rule`: slices on several devices are found by it.
+
     Not for vectors (biases, scales of norms): they are small, and their gradients are sums over activations, on which
     XLA would impose the memory layout that a kernel needs (docs/performance.md).
     """
     plain = functools.partial(apply_rule, weights)
-    if jax.default_backend() != "gpu" or in_slices.get() or weights.share.size > update_kernel.MAX_GROUPS:
-        return plain
-    scalars = update_kernel.pack(weights)
+    kernels = jax.default_backend() == "gpu" and weights.share.size <= update_kernel.MAX_GROUPS
+    scalars = update_kernel.pack(weights) if kernels else None
+    slices = in_slices.get()
 
-    def rule(grads, mean, buffers, affine=None):
-        if mean.dtype != jnp.float32 or mean.ndim < 2 or mean.size == 0:
+    def rule(path, grads, mean, buffers, affine=None):
+        if scalars is None or mean.dtype != jnp.float32 or mean.ndim < 2 or mean.size == 0:
             return plain(grads, mean, buffers, affine)
-        return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
+        if slices is None:
+            return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
+        leaf = slices.find(path)
+        if leaf is None:  # an optimizer around this one has made another tree of the parameters
+            return plain(grads, mean, buffers, affine)
+        scale, offset = (None, ()) if affine is None else (affine.scale, (affine.offset,))
+
+        def on_slices(scalars, scale, grads, mean, buffers, *offset):
+            return update_kernel.apply_rule(scalars, grads, mean, buffers, Affine(scale, *offset) if offset else None)
+
+        return slices.on_each_device(leaf, on_slices, (scalars, scale), (grads, mean, buffers, *offset), (0, 0, 1))
 
     return rule
 
@@ -237,13 +249,14 @@ def through(affine: Affine | None, grads: jax.Array) -> jax.Array:
 def map_leaves(
     rule: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], grads: Any, state: DiscoverState, affine: Affine | None
 ) -> tuple[Any, Any, Any]:
-    """Applies `rule(grads, mean, buffers, affine)` to each parameter: trees of directions, means and buffers."""
-    leaves, treedef = jax.tree.flatten(grads)
+    """Applies `rule(path, grads, mean, buffers, affine)` to each parameter: trees of directions, means and buffers."""
+    with_path, treedef = jax.tree_util.tree_flatten_with_path(grads)
+    paths, leaves = [path for path, _ in with_path], [leaf for _, leaf in with_path]
     if affine is None:
         affines: list[Affine | None] = [None] * len(leaves)
     else:
         affines = [Affine(affine.scale, offset) for offset in jax.tree.leaves(affine.offset)]
-    each = zip(leaves, jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers), affines)
+    each = zip(paths, leaves, jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers), affines)
     results = [rule(*leaf) for leaf in each]
     direction, mean, buffers = (treedef.unflatten([r[part] for r in results]) for part in range(3))
     return direction, mean, buffers

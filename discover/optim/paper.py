@@ -5,7 +5,6 @@ example per batch and α_n = α/p_n these agree; with several groups they do not
 library's own rule is in `family.py`; `docs/family.md` says where the two agree and where they part.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -181,8 +180,7 @@ def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: A
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
         weights, _ = batch_weights(ids, sizes, probs, None, correction=1.0, rate=rate)
-        rule = functools.partial(equations, alpha, weights)
-        direction, mean, buffers = map_leaves(rule, updates, state, affine)
+        direction, mean, buffers = map_leaves(lambda _, *leaf: equations(alpha, weights, *leaf), updates, state, affine)
         return direction, DiscoverState(mean, buffers, None)
 
     return GroupTransformation(init, update)

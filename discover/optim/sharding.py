@@ -128,7 +128,7 @@ def shard_by_parameter(
         updates = jax.tree.map(lambda g, dtype: g.astype(dtype), updates, dtypes)
 
         cut = slices.cut(params)
-        token = in_slices.set(devices > 1)
+        token = in_slices.set(slices if mesh.size > 1 else None)
         try:
             updates, state = inner.update(updates, state, cut, group_sizes=sizes, **extra)
         finally:

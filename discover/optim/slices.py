@@ -93,6 +93,10 @@ class Slices:
         length = -(-_product(shape) // self.count)
         return Leaf(tuple(path), tuple(shape), jnp.result_type(value), spec, tuple(axes), length)
 
+    def find(self, path: tuple[Any, ...]) -> Leaf | None:
+        """The parameter at a path; None if there is none."""
+        return next((leaf for leaf in self.leaves if leaf.path == tuple(path)), None)
+
     def spec(self, leaf: Leaf, leading: int = 0) -> P:
         """The sharding of a leaf's slices, after `leading` axes that every device holds whole."""
         return P(*(None,) * leading, (*leaf.axes, self.axis))
@@ -172,6 +176,33 @@ class Slices:
             return tuple(out)
 
         return self._mapped(local, slices, [self.spec(x) for x in self.leaves], [leaf.spec for leaf in self.leaves])
+
+    def on_each_device(
+        self,
+        leaf: Leaf,
+        function: Callable[..., Any],
+        whole: tuple[Any, ...],
+        slices: tuple[jax.Array, ...],
+        leading: tuple[int, ...],
+    ) -> Any:
+        """`function(*whole, *slices)` on every device, with its own slices of one parameter: nothing moves.
+
+        Args:
+          leaf: the parameter, see `find`.
+          function: returns a tuple of arrays, slices again.
+          whole: trees that every device holds whole.
+          slices: arrays [..., *slice], like those of `cut`, `exchange` and of the state.
+          leading: for each result, the number of dimensions before those of a slice.
+        """
+        own = len(leaf.slice_shape)
+        mapped = jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=(*(P() for _ in whole), *(self.spec(leaf, jnp.ndim(x) - own) for x in slices)),
+            out_specs=tuple(self.spec(leaf, count) for count in leading),
+            check_vma=False,
+        )
+        return mapped(*whole, *slices)
 
     def place(self, state: Any) -> Any:
         """Keeps every part of an optimizer's state on its device: see `shardings`."""

@@ -1,0 +1,112 @@
+"""A small problem for many devices: a network whose shapes 2, 4 and 8 do not divide, and every optimizer."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import discover
+
+CLUSTERS = discover.Clusters((0.4, 0.3, 0.2, 0.1))
+
+
+MASK = functools.partial(jax.tree.map, lambda p: p.ndim > 1)
+
+
+OPTIMIZERS = {
+    "sgd": lambda: discover.sgd(0.1),
+    "momentum": lambda: discover.momentum(0.1, weight_decay=0.01, mask=MASK),
+    "qhm": lambda: discover.qhm(0.1, l2=0.01),
+    "adam": lambda: discover.adam(0.01),
+    "igt": lambda: discover.igt_momentum(0.1, tail_fraction=2.0),
+    "discover": lambda: discover.discover(0.1, CLUSTERS, weight_decay=0.01, mask=MASK),
+    "discover_qhm": lambda: discover.discover_qhm(0.1, CLUSTERS, nu=0.7, rate="per_visit", estimate_probs=True),
+    "discover_igt": lambda: discover.discover_igt(0.1, CLUSTERS, tail_fraction=2.0, l2=0.01, mask=MASK),
+    "paper_discover": lambda: discover.paper_discover(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1),
+    "paper_discover_qhm": lambda: discover.paper_discover_qhm(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1, nu=0.5),
+    "paper_discover_igt": lambda: discover.paper_discover_igt(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1),
+}
+
+
+STEPS, GROUPS, SIZE = 4, 8, 3
+
+
+# Programs that run for a moment are compiled without LLVM's optimizations, which take longer than they save here.
+quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def make_mesh(count, names=("data",), shape=None):
+    return Mesh(np.array(jax.devices()[:count]).reshape(shape or (count,)), names)
+
+
+def loss(params, group, *, key=None):
+    x, y = group
+    noise = 0.0 if key is None else 0.1 * jax.random.normal(key, y.shape)
+    hidden = jnp.tanh(x @ params["layer"]["kernel"] + params["layer"]["bias"][None])
+    return jnp.mean((hidden @ params["out"] + params["shift"] - y + noise) ** 2)
+
+
+@functools.cache
+def make_params(rows=5, columns=7):
+    """Shapes that 2, 4 and 8 do not divide, and a scalar."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    return {
+        "layer": {"kernel": 0.5 * jax.random.normal(keys[0], (rows, columns)), "bias": jnp.zeros(columns)},
+        "out": 0.5 * jax.random.normal(keys[1], (columns, 2)),
+        "shift": jnp.zeros(()),
+    }
+
+
+@functools.cache
+def make_batches(steps=STEPS, groups=GROUPS, seed=1):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    x = jax.random.normal(keys[0], (steps, groups, SIZE, 5))
+    ids = jax.random.randint(keys[1], (steps, groups), 0, CLUSTERS.num_clusters)
+    y = jnp.sin(x[..., :2]) + ids[..., None, None]
+    sizes = jax.random.randint(keys[2], (steps, groups), 0, SIZE + 1)
+    return (x, y), ids, sizes
+
+
+def make_step(tx, gradients):
+    def step(carry, batch):
+        params, state = carry
+        data, ids, sizes, key = batch
+        losses, grads = gradients(params, data, key=key)
+        updates, state = tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes)
+        return (optax.apply_updates(params, updates), state), losses
+
+    return step
+
+
+def train(tx, gradients, params, batches):
+    """Parameters after each batch, in one compiled loop."""
+    keys = jax.random.split(jax.random.key(9), batches[1].shape[0])
+
+    @quick_jit
+    def run(params, batches):
+        def body(carry, batch):
+            carry, losses = make_step(tx, gradients)(carry, batch)
+            return carry, (carry[0], losses)
+
+        return jax.lax.scan(body, (params, tx.init(params)), (*batches, keys))
+
+    return run(params, batches)
+
+
+def assert_close(actual, expected, rtol=1e-10, atol=1e-12):
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=rtol, atol=atol), actual, expected)
+
+
+@functools.cache
+def random_grads(groups, seed=0):
+    params = make_params()
+    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(params)))
+    flat = [jax.random.normal(k, (groups, *p.shape)) for k, p in zip(keys, jax.tree.leaves(params))]
+    return jax.tree.unflatten(jax.tree.structure(params), flat)
+
+
+MODEL_SPECS = {"layer": {"kernel": P(None, "model"), "bias": P("model")}, "out": P("model", None), "shift": P()}
