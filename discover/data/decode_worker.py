@@ -8,6 +8,7 @@ deadlock, and spawning would run the user's main script again.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import sys
@@ -16,11 +17,20 @@ from typing import IO
 import numpy as np
 from PIL import Image, ImageOps
 
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+"""Pictures made of pixels. Pillow would also run programs (EPS) and read its many rarer formats, by content alone."""
 MAX_PIXELS = 89_478_485  # where Pillow itself starts to warn: a small file can claim to be a huge image
 
 
 class Unreadable(Exception):
     """An image cannot be read; the message says why."""
+
+
+@functools.cache
+def readable() -> tuple[str, ...]:
+    """Those of :data:`FORMATS` that this Pillow can read."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def decode(contents: bytes, size: int | None, channels: int) -> np.ndarray:
@@ -35,7 +45,7 @@ def decode(contents: bytes, size: int | None, channels: int) -> np.ndarray:
         Unreadable: in one line.
     """
     try:
-        with Image.open(io.BytesIO(contents)) as image:
+        with Image.open(io.BytesIO(contents), formats=readable()) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise Unreadable(f"it claims {image.width}×{image.height} pixels, more than {MAX_PIXELS}")
             if size is not None:
@@ -49,7 +59,8 @@ def decode(contents: bytes, size: int | None, channels: int) -> np.ndarray:
         raise
     except Exception as error:  # Pillow's decoders raise many kinds of error on damaged files
         reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        reason = "it is no image that Pillow can read" if "cannot identify image file" in reason else reason
+        known = ", ".join(readable())
+        reason = f"it is none of {known}" if "cannot identify image file" in reason else reason
         raise Unreadable(reason[:160]) from error
 
 

@@ -133,9 +133,13 @@ def _walk(root: Path) -> Iterator[tuple[str, Path]]:
 
     Links are followed, except to a folder that holds the link: it would show the same images again and again.
     """
+
+    def refuse(error: OSError) -> None:  # a class that is left out would shift the labels of those after it
+        raise DataError(f"folder {error.filename} cannot be read: {error.strerror or error}") from None
+
     found = []
     above: dict[str, tuple[str, ...]] = {os.fspath(root): (os.path.realpath(root),)}  # the real folders on the way
-    for folder, subfolders, files in os.walk(root, followlinks=True):
+    for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
         here, led = Path(folder), above.pop(folder)
         for name in list(subfolders):
             inner = os.path.join(folder, name)

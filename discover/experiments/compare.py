@@ -15,6 +15,7 @@ Called again with the same plan it continues where it was stopped: finished grid
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import statistics
@@ -24,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from discover.experiments.comparison_plan import Entry, Plan, describe_batches, make_plan, purity
 from discover.experiments.config import Config
-from discover.experiments.run_directory import LOCK, RunDirectory
+from discover.experiments.run_directory import LOCK
+from discover.experiments.sweep_claims import Deadline, claim
 from discover.records import CHECKPOINTS, environment, extract_run, read_json, read_metrics, read_summary, write_json
-from discover.training.errors import RunStopped
 from discover.training.signals import StopRequest
 
 if TYPE_CHECKING:
@@ -68,11 +69,19 @@ def compare(
         programs: compiled programs of earlier runs in this process, to be reused and added to.
 
     Raises:
-        ComparisonError: the directory holds something else or cannot be written.
+        ComparisonError: the directory holds something else, cannot be written, or is another process's.
         RunError: from training; see :mod:`discover.experiments.run`. What was trained is kept.
     """
-    with StopRequest() as stop:
-        return _compare(plan, Path(directory), progress, message, overwrite, command, programs, stop)
+    directory = Path(directory)
+    with StopRequest() as stop, contextlib.ExitStack() as held:
+        try:
+            mine = held.enter_context(claim(directory / LOCK))
+        except OSError as error:
+            raise ComparisonError(f"cannot write to {directory}: {error.strerror or error}") from None
+        if not mine:
+            raise ComparisonError(f"{directory} is in use by another process")
+        limit = Deadline(stop=stop)
+        return _compare(plan, directory, progress, message, overwrite, command, programs, limit)
 
 
 def _compare(
@@ -83,12 +92,11 @@ def _compare(
     overwrite: bool,
     command: Sequence[str] | None,
     programs: MutableMapping[str, Any] | None,
-    stop: StopRequest,
+    limit: Deadline,
 ) -> dict[str, Any]:
     shared = _Shared({} if programs is None else programs)
     if overwrite:
         shared.check(plan)  # what keeps the new one from starting is told before the old one is deleted
-        check_unused(directory)
     finished = prepare_directory(plan, directory, overwrite=overwrite)
     if finished is not None:
         return finished
@@ -102,31 +110,13 @@ def _compare(
         if record["environment"].get("backend") is None:
             record["environment"] = read_json(directory / "grids" / entry.label / "environment.json")
         _write(directory, record)
-        _heed(stop)
+        limit.check()
     if message is not None:
         message("measuring the speed of each optimizer")
     measure_speed(plan, record["rows"], shared)
     record["status"] = "finished"
     _write(directory, record)
     return record
-
-
-def _heed(stop: StopRequest) -> None:
-    """Stops where a signal came too late for the run that it came in."""
-    if stop.signal is not None:
-        raise RunStopped("stopped between two runs; call it again to go on", stop.signal, 0)
-
-
-def check_unused(directory: Path) -> None:
-    """Raises :class:`ComparisonError` where another process is training one of the grids in ``directory``."""
-    for lock in sorted(directory.glob(f"grids/*/{LOCK}")):
-        try:
-            with RunDirectory(lock.parent) as held:
-                held.take()
-        except BlockingIOError:
-            raise ComparisonError(f"{lock.parent} is in use by another process") from None
-        except OSError as error:
-            raise ComparisonError(f"cannot write to {directory}: {error.strerror or error}") from None
 
 
 def prepare_directory(plan: Plan, directory: Path, *, overwrite: bool) -> dict[str, Any] | None:
@@ -140,7 +130,7 @@ def prepare_directory(plan: Plan, directory: Path, *, overwrite: bool) -> dict[s
     recorded = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        present = {path.name for path in directory.iterdir()}
+        present = {path.name for path in directory.iterdir()} - {LOCK}
         if overwrite:
             for name in _OURS:
                 path = directory / name

@@ -28,6 +28,7 @@ from discover.experiments.config import Config
 from discover.experiments.reproduce_plans import Panel, Result, Row
 from discover.experiments.reproduce_units import Pool, is_done, unit_config, unit_name
 from discover.experiments.sweep_claims import Deadline, OutOfTime, claim
+from discover.training.signals import StopRequest
 
 __all__ = ["is_done", "merge_runs", "panel_dir", "reproduce", "slug", "unit_config", "unit_name"]
 
@@ -62,19 +63,20 @@ def reproduce(
     Raises:
         RunError: from training; what was trained is kept.
     """
-    limit = Deadline(None if minutes is None else 60 * minutes)
-    pool = Pool(Path(out), limit, command, {} if programs is None else programs)
     found: dict[str, Any] = {}
     status = "finished"
-    for panel in result.panels:
-        record = _panel(result, panel, pool, say, list(overrides))
-        found[panel.name] = record
-        if record["status"] != "finished":
-            status = "stopped"
-            break
-    if result.drift and status == "finished":
-        found["drift"] = _drift(result, found, pool, say)
-        status = found["drift"]["status"]
+    with StopRequest() as stop:
+        limit = Deadline(None if minutes is None else 60 * minutes, stop)
+        pool = Pool(Path(out), limit, command, {} if programs is None else programs)
+        for panel in result.panels:
+            record = _panel(result, panel, pool, say, list(overrides))
+            found[panel.name] = record
+            if record["status"] != "finished":
+                status = "stopped"
+                break
+        if result.drift and status == "finished":
+            found["drift"] = _drift(result, found, pool, say)
+            status = found["drift"]["status"]
     return {"result": result.name, "question": result.question, "status": status, "panels": found}
 
 

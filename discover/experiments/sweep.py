@@ -23,6 +23,7 @@ from discover.experiments.compare import spread
 from discover.experiments.sweep_claims import Deadline, OutOfTime, claim
 from discover.experiments.sweep_plan import SweepPlan, make_sweep
 from discover.experiments.sweep_trials import Trials
+from discover.training.signals import StopRequest
 
 __all__ = ["SWEEP", "SweepError", "SweepPlan", "make_sweep", "set_line", "sweep", "winner"]
 
@@ -68,18 +69,20 @@ def sweep(
         import_optuna()
     _prepare(plan, directory)
     trials = Trials(plan, directory, {} if programs is None else programs, command)
-    limit = Deadline(None if minutes is None else 60 * minutes)
     status, best = "finished", None
-    try:
-        if plan.search == "grid":
-            _run_grid(plan, trials, limit.check, say)
-        else:
-            from discover.experiments.sweep_optuna import run_study
+    with StopRequest() as stop:
+        limit = Deadline(None if minutes is None else 60 * minutes, stop)
+        try:
+            if plan.search == "grid":
+                _run_grid(plan, trials, limit.check, say)
+            else:
+                from discover.experiments.sweep_optuna import run_study
 
-            run_study(plan, directory, trials, storage=storage, check_time=limit.check, say=say)
-        best = _train_best(plan, directory, trials)
-    except OutOfTime:
-        status = "stopped"
+                run_study(plan, directory, trials, storage=storage, check_time=limit.check, say=say)
+            limit.check()
+            best = _train_best(plan, directory, trials)
+        except OutOfTime:
+            status = "stopped"
     record = _record(plan, trials, status, best, command)
     records.write_json(directory / SWEEP, record)
     return record

@@ -8,6 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from discover.training.errors import RunStopped
+from discover.training.signals import StopRequest
+
 
 @contextlib.contextmanager
 def claim(path: Path, *, wait: bool = False) -> Iterator[bool]:
@@ -49,14 +52,17 @@ class OutOfTime(Exception):
 
 @dataclasses.dataclass
 class Deadline:
-    """When to stop: after the unit in progress once ``seconds`` have passed (None: never)."""
+    """When to stop: after the unit in progress once ``seconds`` have passed (None: never), or when asked to."""
 
     seconds: float | None = None
+    stop: StopRequest | None = None
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
 
     def check(self) -> None:
-        """Raises :class:`OutOfTime` if the time is up."""
+        """Raises :class:`OutOfTime` if the time is up, RunStopped after a signal too late for the unit it came in."""
+        if self.stop is not None and self.stop.signal is not None:
+            raise RunStopped("stopped between two runs; call it again to go on", self.stop.signal, 0)
         if self.seconds is not None and time.monotonic() - self._began >= self.seconds:
             raise OutOfTime

@@ -1,5 +1,7 @@
 """Class folders of images, as folders and tars: layouts, sizes, damaged images, processes, the cache."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -116,6 +118,7 @@ BAD = {
     "empty.png": b"",
     "cut.png": files.picture((1, 2, 3), (64, 64))[:60],
     "cut.jpg": files.picture((1, 2, 3), (64, 64), "JPEG")[:300],
+    "drawing.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n",  # to read it, run a program
 }
 
 
@@ -127,14 +130,34 @@ def test_an_unreadable_image_is_an_error_that_names_it(folder, name):
     assert "\n" not in str(caught.value)
 
 
+def test_what_is_no_picture_of_pixels_is_refused_by_its_content(folder):
+    files.write_files(folder, {"train/bee/drawing.png": BAD["drawing.png"]})
+    with pytest.raises(BadImageError, match=r"drawing.png in .* cannot be read: it is none of .*JPEG.*PNG"):
+        read(folder)
+
+
+@pytest.mark.parametrize("look", [read, list_images])
+def test_a_class_folder_that_cannot_be_read_is_named_and_never_left_out(folder, monkeypatch, look):
+    listed = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("train/bee"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)  # the administrator, who may run the tests, can read everything
+    with pytest.raises(DataError, match=r"^folder .*train/bee cannot be read: Permission denied$"):
+        look(folder)
+
+
 def test_unreadable_images_can_be_skipped_and_are_counted(folder, tmp_path):
     files.write_files(folder, {f"train/bee/{name}": data for name, data in BAD.items()})
-    with pytest.warns(UserWarning, match=r"skipped 4 of 22 images in .*pets that cannot be read: train/bee/cut.jpg"):
+    with pytest.warns(UserWarning, match=r"skipped 5 of 23 images in .*pets that cannot be read: train/bee/cut.jpg"):
         dataset = read(folder, on_bad_image="skip")
     assert len(dataset.train) == 9
     # What was kept says so too, and is no way around the error.
     for _ in range(2):
-        with pytest.warns(UserWarning, match="skipped 4"):
+        with pytest.warns(UserWarning, match="skipped 5"):
             read(folder, on_bad_image="skip", cache=True, cache_dir=tmp_path / "cache")
     with pytest.raises(BadImageError, match=r"train/bee/cut\.jpg"):
         read(folder, cache=True, cache_dir=tmp_path / "cache")

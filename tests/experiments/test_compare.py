@@ -29,7 +29,8 @@ from discover.experiments.compare import (
 from discover.experiments.comparison_plan import describe_batches
 from discover.experiments.config import ConfigError
 from discover.experiments.presets import get_preset
-from discover.experiments.run_directory import RunDirectory
+from discover.experiments.run_directory import LOCK
+from discover.experiments.sweep_claims import claim
 from discover.records import read_metrics, read_summary
 from discover.report import load_report
 from discover.training.errors import RunStopped
@@ -233,10 +234,10 @@ def test_overwriting_deletes_nothing_where_the_new_comparison_cannot_start(tmp_p
         patch.setattr("discover.experiments.build.build_data", gone)
         with pytest.raises(ComparisonError, match="the data is gone"):
             compare(small_plan(), tmp_path, overwrite=True)
-    with RunDirectory(tmp_path / "grids" / "momentum") as held:
-        held.take()
-        with pytest.raises(ComparisonError, match="momentum is in use by another process"):
-            compare(small_plan(), tmp_path, overwrite=True)
+    with claim(tmp_path / LOCK):
+        for overwrite in (False, True):
+            with pytest.raises(ComparisonError, match="is in use by another process"):
+                compare(small_plan(), tmp_path, overwrite=overwrite)
     assert (tmp_path / "comparison.json").read_text() == "{}"
     assert (tmp_path / "grids" / "momentum").is_dir()
 

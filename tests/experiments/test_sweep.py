@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 
 import pytest
@@ -18,6 +19,7 @@ from discover.experiments.sweep_optuna import MissingExtra
 from discover.experiments.sweep_spaces import OURS, PAPER_CIFAR, PAPER_IMAGENET, get_space, parse_axis
 from discover.records import read_metrics, read_summary
 from discover.report.sweep import sweep_table, write_sweep_figure
+from discover.training.errors import RunStopped
 
 SMALL = [
     "model.name=logistic", "model.depth=none", "model.width=none", "training.steps=12", "training.eval_every=4",
@@ -200,6 +202,31 @@ def test_time_that_is_up_stops_between_trials_and_the_next_call_goes_on(finished
     assert stopped["status"] == "stopped"
     assert (stopped["trials"], stopped["best"]) == ([], None)
     assert sweep(small(), tmp_path, programs=PROGRAMS)["trials"] == finished[1]["trials"]
+
+
+@pytest.mark.parametrize("search", ["grid", "tpe"])
+def test_a_signal_at_the_end_of_a_trial_stops_the_sweep_after_it_and_the_next_call_goes_on(
+    tmp_path, monkeypatch, search
+):
+    if search == "tpe":
+        pytest.importorskip("optuna")
+    trained, train = [], sweep_trials.Trials.train
+
+    def with_a_late_signal(self, number, *arguments):
+        trained.append(number)
+        record = train(self, number, *arguments)
+        if number == 1 and trained.count(1) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return record
+
+    monkeypatch.setattr(sweep_trials.Trials, "train", with_a_late_signal)
+    plan = small(search=search, trials=3, prune=False)
+    with pytest.raises(RunStopped) as error:
+        sweep(plan, tmp_path, programs=PROGRAMS)
+    assert error.value.exit_code == 130
+    assert trained == [0, 1]
+    assert sweep(plan, tmp_path, programs=PROGRAMS)["status"] == "finished"
+    assert trained == [0, 1, 2]  # the trial that the signal came in was kept
 
 
 def test_what_diverges_cannot_win(tmp_path):
