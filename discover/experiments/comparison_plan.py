@@ -42,6 +42,7 @@ class Plan:
         return self.entries[0].config.training.seeds
 
     def to_dict(self) -> dict[str, Any]:
+        """Returns what `comparison.json` keeps of it, to be told from another plan."""
         return {
             "preset": self.preset,
             "learning_rates": list(self.learning_rates),

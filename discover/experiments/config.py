@@ -115,6 +115,7 @@ class Config:
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def to_json(self) -> str:
+        """Returns the contents of `config.json`."""
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod

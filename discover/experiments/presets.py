@@ -23,8 +23,11 @@ from discover.experiments.config import (
 from discover.experiments.fields import ConfigError, choose
 
 Hyperparameters = Mapping[str, float]
+"""An optimizer's, by name; `learning_rate` among them."""
 PLAIN = ("momentum", "sgd", "qhm", "igt", "adam")
+"""The optimizers that average the groups, in the order of the tables."""
 OURS = ("discover", "discover_qhm", "discover_igt")
+"""The paper's three with one momentum per cluster."""
 DISCOVER_ADAM: Hyperparameters = MappingProxyType({"beta": 0.95, "nu": 0.95, "beta1": 0.0, "beta2": 0.999, "eps": 1e-8})
 """The library's defaults; every preset adds a third of its Adam's learning rate, as docs/adam.md advises."""
 

@@ -44,6 +44,7 @@ class Pool:
         return path
 
     def dataset(self, config: Config) -> Any:
+        """The unit's data; the last one used is kept, since units that follow each other mostly share theirs."""
         from discover.experiments.build import build_data
 
         data = config.data

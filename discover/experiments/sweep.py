@@ -28,6 +28,7 @@ from discover.training.signals import StopRequest
 __all__ = ["SWEEP", "SweepError", "SweepPlan", "make_sweep", "set_line", "sweep", "winner"]
 
 SWEEP = "sweep.json"
+"""The file in a sweep's folder that says all about it."""
 
 
 class SweepError(Exception):

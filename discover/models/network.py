@@ -17,6 +17,7 @@ from discover.models.small import CNN, MLP, Logistic
 from discover.models.wide_resnet import WideResNet
 
 MODELS = ("logistic", "mlp", "cnn", "wide_resnet", "resnet")
+"""The names that :func:`build_network` knows."""
 
 
 class Apply(Protocol):

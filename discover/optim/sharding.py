@@ -28,6 +28,7 @@ from discover.optim.slices import Slices, check_mesh
 from discover.optim.transport import igt_eval_params
 
 EXCHANGES = ("groups", "mean")
+"""What the devices tell each other: the gradient of every group, or only their mean (enough for plain optimizers)."""
 
 
 def shard_by_parameter(

@@ -28,6 +28,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from discover.training.errors import RunError, is_disk_full, is_out_of_memory
 
 Lengths = tuple[tuple[int, int] | None, ...] | None
+"""For each leaf of a state the axis that is cut into slices and its true length (None: whole); None if none is cut."""
 
 
 class Checkpoints:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from discover.training.step import StepMetrics
 
 Line = dict[str, Any]
+"""One line of `metrics.jsonl`: kind, step, seed, and the numbers."""
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 SCHEDULES = ("cosine", "constant")
+"""How the learning rate goes on after the warm-up."""
 
 
 def factor(name: str, step: Any, warmup_steps: Any, total_steps: Any) -> Any:

@@ -1,0 +1,55 @@
+"""Stops the build at a public name without a docstring: the reference would leave it out without a word."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.exceptions import PluginError
+
+ROOT = Path(__file__).parent.parent.parent
+DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
+
+
+def on_pre_build(**_: Any) -> None:
+    """Called by mkdocs before anything is built."""
+    missing = undocumented()
+    if missing:
+        raise PluginError(f"public names without a docstring: {', '.join(missing)}")
+
+
+def undocumented() -> list[str]:
+    """The public names of the package that have no docstring.
+
+    Public are the names in an `__all__`; in modules of the reference that have none, what they define themselves
+    under a name without an underscore; and the methods of public classes.
+    """
+    package = griffe.load("discover", search_paths=[str(ROOT)], try_relative_path=False)
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    modules = {path: package[path.removeprefix("discover.")] for path in DIRECTIVE.findall(pages)}
+    modules |= {module.path: module for module in _modules(package) if module.exports is not None}
+    names = {found.path: found for module in modules.values() for found in _public(module)}
+    for found in list(names.values()):
+        if found.is_class:
+            names |= {m.path: m for m in found.members.values() if m.is_function and not m.name.startswith("_")}
+    return sorted(path for path, found in names.items() if found.docstring is None)
+
+
+def _modules(module: Any) -> Iterator[Any]:
+    yield module
+    for inner in module.modules.values():
+        if not inner.is_alias:
+            yield from _modules(inner)
+
+
+def _public(module: Any) -> Iterator[Any]:
+    """What the module gives to others, where it is defined."""
+    if module.exports is None:
+        yield from (m for m in module.members.values() if not (m.is_alias or m.is_module or m.name.startswith("_")))
+        return
+    for name in map(str, module.exports):
+        found = module[name]
+        found = found.final_target if found.is_alias else found
+        if not found.is_module:
+            yield found
