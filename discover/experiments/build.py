@@ -251,7 +251,14 @@ def build_programs(
     make_optimizer = optimizer_factory(config, probs)
     merge_groups = config.optimizer.name not in CLUSTERED
     if placement is not None:
-        make_optimizer = optimizer_over_devices(make_optimizer, placement.mesh, merge_groups=merge_groups)
+        dtype = config.optimizer.exchange_dtype
+        make_optimizer = optimizer_over_devices(
+            make_optimizer,
+            placement.mesh,
+            merge_groups=merge_groups,
+            clusters_per_device=clusters_per_device(config, placement.count, len(probs)),
+            exchange_dtype=None if dtype is None else jnp.dtype(dtype),
+        )
     prepare, _ = build_prepare(config, dataset)
     training, mode = config.training, _member_mode(config)
     step = make_step(
@@ -271,6 +278,15 @@ def build_programs(
         steps_per_dispatch=training.steps_per_dispatch,
         member_mode=mode,
     )
+
+
+def clusters_per_device(config: Config, devices: int, num_clusters: int) -> int:
+    """The most clusters that the groups of one device come from in a batch: as many gradients it has to send."""
+    batches = config.batches
+    each = batches.groups // devices
+    if batches.composition == "given":
+        return max(len(set(batches.given[first : first + each])) for first in range(0, batches.groups, each))
+    return min(each, num_clusters)
 
 
 def _matrix_dtype(config: Config) -> Any:

@@ -58,6 +58,7 @@ from discover.experiments.build import (
     build_network_for,
     build_plan,
     build_programs,
+    clusters_per_device,
     drawer,
     in_parts,
     model_key,
@@ -204,6 +205,8 @@ class _Job:
         on = f"on {mesh.count} devices " if mesh is not None else ""
         probs = next(iter(self.plans.values())).probs
         key = on + program_key(config, names, probs)
+        if mesh is not None:
+            key = f"{clusters_per_device(config, mesh.count, len(probs))} clusters each {key}"
         shared = programs if programs is not None else {}
         if key not in shared:
             common = on + model_key(config)

@@ -171,6 +171,7 @@ class OptimizerConfig:
             Discover family, the batch's for the others), before l2 is added. 0 is off.
         rate: the Discover family's buffer rate, `proportional` or `per_visit`.
         buffer_dtype: of the Discover family's buffers.
+        exchange_dtype: in which gradients travel between devices; None: as they are. `bfloat16` halves those bytes.
         estimate_probs: let the Discover family estimate the clusters' probabilities from what it sees.
     """
 
@@ -190,6 +191,7 @@ class OptimizerConfig:
     clip_norm: float = 0.0
     rate: Literal["proportional", "per_visit"] = "proportional"
     buffer_dtype: Literal["float32", "bfloat16"] | None = None
+    exchange_dtype: Literal["float32", "bfloat16"] | None = None
     estimate_probs: bool = False
 
 

@@ -128,7 +128,7 @@ class Slices:
 
         def local(weights, rows):
             rows = rows if weights is None else _weigh(weights, rows)
-            return lax.all_to_all(rows, self.axis, split_axis=1, concat_axis=0, tiled=True)
+            return _as_bits(lambda x: lax.all_to_all(x, self.axis, split_axis=1, concat_axis=0, tiled=True), rows)
 
         return self._scattered(local, grads, weights)
 
@@ -169,7 +169,7 @@ class Slices:
             out: list[Any] = [None] * len(values)
             for members in self._by_dtype([value.dtype for value in values]):
                 row = jnp.concatenate([values[i].reshape(1, -1) for i in members], axis=-1)
-                rows = lax.all_gather(row, self.axis, axis=0, tiled=True)
+                rows = _as_bits(lambda x: lax.all_gather(x, self.axis, axis=0, tiled=True), row)
                 for i, part in zip(members, self._split(rows, members)):
                     leaf = self.leaves[i]
                     out[i] = part.reshape(-1)[: leaf.size].reshape(leaf.shape)
@@ -272,6 +272,13 @@ def check_mesh(mesh: Mesh, data_axis: str) -> None:
             "the mesh must have axes of type Auto, got "
             f"{', '.join(kind.name for kind in mesh.axis_types)}; jax.sharding.Mesh(devices, names) makes such a mesh"
         )
+
+
+def _as_bits(move: Callable[[jax.Array], jax.Array], values: jax.Array) -> jax.Array:
+    """Moves numbers of 16 bits as whole numbers: compilers without arithmetic for them would send them as 32 bits."""
+    if values.dtype.itemsize != 2 or not jnp.issubdtype(values.dtype, jnp.floating):
+        return move(values)
+    return lax.bitcast_convert_type(move(lax.bitcast_convert_type(values, jnp.uint16)), values.dtype)
 
 
 def _weigh(weights: jax.Array, rows: jax.Array) -> jax.Array:

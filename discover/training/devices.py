@@ -151,9 +151,22 @@ class MeshPlacement(Placement):
 
 
 def optimizer_over_devices(
-    make_optimizer: Callable[[Hyper], optax.GradientTransformationExtraArgs], mesh: Mesh, *, merge_groups: bool
+    make_optimizer: Callable[[Hyper], optax.GradientTransformationExtraArgs],
+    mesh: Mesh,
+    *,
+    merge_groups: bool,
+    clusters_per_device: int | None = None,
+    exchange_dtype: Any = None,
 ) -> Callable[[Hyper], optax.GradientTransformationExtraArgs]:
-    """The same optimizers with their state in slices; they also clip, since only they see the batch's mean."""
+    """The same optimizers with their state in slices; they also clip, since only they see the batch's mean.
+
+    Args:
+        make_optimizer: of one device.
+        mesh: the devices.
+        merge_groups: send the mean of the groups only.
+        clusters_per_device: see :func:`discover.optim.sharding.shard_by_parameter`.
+        exchange_dtype: see there.
+    """
 
     def make(hyper: Hyper) -> optax.GradientTransformationExtraArgs:
         inner = make_optimizer(hyper)
@@ -162,7 +175,16 @@ def optimizer_over_devices(
             return inner.update(clip_each(updates, hyper["clip_norm"]), state, params, **extra)
 
         chosen = optax.GradientTransformationExtraArgs(inner.init, clipped) if "clip_norm" in hyper else inner
-        return shard_by_parameter(chosen, mesh, data_axis=AXIS, exchange="mean" if merge_groups else "groups")
+        # Clipping is of each group's gradient: groups must not be averaged before.
+        merged = None if merge_groups or "clip_norm" in hyper else clusters_per_device
+        return shard_by_parameter(
+            chosen,
+            mesh,
+            data_axis=AXIS,
+            exchange="mean" if merge_groups else "groups",
+            clusters_per_device=merged,
+            exchange_dtype=exchange_dtype,
+        )
 
     return make
 

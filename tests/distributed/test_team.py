@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from discover.cli import main
+from discover.experiments.build import clusters_per_device
 from discover.experiments.config import Config
 from discover.experiments.run import load_params, run
 from discover.experiments.team import Team
@@ -31,6 +32,7 @@ CONFIG = Config().override(
         "optimizer.learning_rate=0.3",
     ]
 )
+GIVEN = ["clusters.by=random", "clusters.number=4", "batches.composition=given", "batches.given=0,0,1,1,2,2,3,3"]
 
 
 class StopAt(Quiet):
@@ -65,11 +67,23 @@ def assert_same_result(got, want):
     [
         ["optimizer.name=discover_igt", "optimizer.clip_norm=0.5"],
         ["optimizer.name=momentum", "optimizer.clip_norm=0.5", "optimizer.weight_decay=0.01"],
+        GIVEN,  # two groups of one cluster on each device: averaged there
     ],
 )
 def test_a_run_on_several_devices_is_the_run_on_one(settings, programs):
     config = CONFIG.override(settings)
     assert_same_result(run(config, None, team=Team(4), programs=programs), run(config, None, programs=programs))
+
+
+def test_gradients_may_travel_averaged_by_cluster_and_in_half_precision(programs):
+    config = CONFIG.override(GIVEN)
+    assert [clusters_per_device(config, devices, 4) for devices in (1, 2, 4, 8)] == [4, 2, 1, 1]
+    assert [clusters_per_device(CONFIG, devices, 3) for devices in (1, 2, 4, 8)] == [3, 3, 2, 1]
+    halves = run(config.override(["optimizer.exchange_dtype=bfloat16"]), None, team=Team(4), programs=programs)
+    whole = run(config, None, programs=programs)
+    got, want = ([x["loss"] for x in result.members[0].metrics] for result in (halves, whole))
+    np.testing.assert_allclose(got, want, rtol=0.01)
+    assert got != want
 
 
 def test_a_run_moves_from_four_devices_to_two_and_to_one(tmp_path, programs):

@@ -50,9 +50,14 @@ def loss(params, group, *, key=None):
     return jnp.mean((hidden @ params["out"] + params["shift"] - y + noise) ** 2)
 
 
-@functools.cache
 def make_params(rows=5, columns=7):
-    """Shapes that 2, 4 and 8 do not divide, and a scalar."""
+    """Shapes that 2, 4 and 8 do not divide, and a scalar; of the precision that is set."""
+    return _make_params(rows, columns, jnp.result_type(float))
+
+
+@functools.cache
+def _make_params(rows, columns, dtype):
+    del dtype  # what the calls below make by default
     keys = jax.random.split(jax.random.key(0), 2)
     return {
         "layer": {"kernel": 0.5 * jax.random.normal(keys[0], (rows, columns)), "bias": jnp.zeros(columns)},

@@ -84,6 +84,13 @@ def test_any_ids_and_sizes_give_the_update_of_one_device(data):
     assert_close(sharded(grads, ids, sizes), whole(grads, ids, sizes))
 
 
+@pytest.mark.parametrize("name", ["discover_qhm", "discover_igt", "paper_discover_qhm"])
+def test_every_optimizer_may_have_its_groups_averaged_by_cluster_before_they_are_sent(name):
+    whole, sharded = _updates(2, 2, name=name)
+    ids, sizes = jnp.array([0, 1, 1, 0, 3, 2, 3, 3]), jnp.array([1, 2, 3, 4, 0, 2, 2, 1])
+    assert_close(sharded(random_grads(8), ids, sizes), whole(random_grads(8), ids, sizes))
+
+
 def test_a_broken_promise_about_clusters_per_device_cannot_pass_unnoticed():
     _, sharded = _updates(2, 2)
     kept, broken = jnp.array([0, 1, 0, 1, 2, 3, 2, 3]), jnp.array([0, 1, 2, 1, 2, 3, 2, 3])
