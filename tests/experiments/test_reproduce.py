@@ -122,6 +122,11 @@ def test_g_puts_discover_before_adam_and_shares_its_adam_with_a_and_d(scale):
     known = units([*panel("results-a", "clean", scale).rows, *panel("results-d", "purity", scale).rows])
     new = {what for name, what in units(part.rows).items() if name not in known}
     assert new == {("discover_adam", 2), ("discover_adam", 8)}
+    fair = panel("results-g", "before-adam-same-beta1", scale)
+    assert {row.config.optimizer.beta1 for row in fair.rows} == {0.0}  # Discover's part alone
+    assert {(r.label, r.config.batches) for r in fair.rows} == {(r.label, r.config.batches) for r in part.rows}
+    ours = [row for row in part.rows if row.config.optimizer.name == "discover_adam"]
+    assert [row for row in fair.rows if row.config.optimizer.name == "discover_adam"] == ours
 
 
 def test_overrides_reach_those_they_concern_and_impossible_ones_are_refused():
