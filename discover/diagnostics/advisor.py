@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from discover.diagnostics.batches import BatchNoise, batch_noise
+from discover.diagnostics.batches import BatchNoise, NoiseEstimate, estimated_batch_noise
 from discover.diagnostics.variance import Estimate
 
 __all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "noise_ratio", "recommend"]
@@ -105,7 +105,7 @@ class Candidate:
     num_clusters: int
     estimates: Mapping[str, Estimate]
     probs: Sequence[float] | None = None
-    noises: Mapping[str, BatchNoise] | None = None
+    noises: Mapping[str, NoiseEstimate] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Advice:
       gain: expected; see `expected_gain`.
       setting: where to start.
       memory_bytes: of the buffers and their mean.
-      stages: by stage the estimates behind it, JSON-able.
+      stages: by stage the estimates behind it with their intervals, JSON-able.
       verdict: "use", "try" or "leave".
       text: one sentence.
     """
@@ -180,19 +180,20 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
     square_sum = float(sum(p * p for p in probs))
     stages = {}
     for stage, estimate in candidate.estimates.items():
-        parts = estimate.in_cluster.value, estimate.between_cluster.value
-        pure = batch_noise(*parts, num_groups=groups, group_size=size)
+        pure = estimated_batch_noise(estimate, num_groups=groups, group_size=size)
         if candidate.noises is not None:
             pure = candidate.noises[stage]
-        mixed = batch_noise(*parts, num_groups=groups, group_size=size, composition="shuffled")
+        mixed = estimated_batch_noise(estimate, num_groups=groups, group_size=size, composition="shuffled")
         stages[stage] = {
             **{name: asdict(getattr(estimate, name)) for name in ("in_cluster", "between_cluster", "mean_square")},
             "variance_share": estimate.between_share,
-            "batch_share": pure.between_share,
-            "batch_noise": pure.total,
-            "shuffled_share": mixed.between_share,
-            "shuffled_noise": mixed.total,
-            "noise_ratio": (ratio := noise_ratio(estimate, pure, setting.visit_rate, square_sum)),
+            "batch_share": pure.between_share.value,
+            "batch_noise": pure.noise.total,
+            "batch": asdict(pure),
+            "shuffled_share": mixed.between_share.value,
+            "shuffled_noise": mixed.noise.total,
+            "shuffled": asdict(mixed),
+            "noise_ratio": (ratio := noise_ratio(estimate, pure.noise, setting.visit_rate, square_sum)),
             "gain": expected_gain(ratio),
         }
     last = stages[next(reversed(stages))]

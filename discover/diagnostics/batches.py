@@ -12,9 +12,26 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from discover.diagnostics.variance import Floats, check_ids, check_probs, count_members
+from discover.diagnostics.variance import (
+    Estimate,
+    Floats,
+    Interval,
+    check_ids,
+    check_probs,
+    cluster_moments,
+    count_members,
+    resampled_weights,
+)
 
-__all__ = ["BatchNoise", "MeasuredNoise", "batch_noise", "composed_batch_noise", "measured_batch_noise"]
+__all__ = [
+    "BatchNoise",
+    "NoiseEstimate",
+    "batch_noise",
+    "composed_batch_noise",
+    "composition_factor",
+    "estimated_batch_noise",
+    "measured_batch_noise",
+]
 
 Composition = Literal["random", "shuffled"]
 
@@ -64,9 +81,130 @@ def batch_noise(
     return BatchNoise(max(in_cluster, 0.0) / size, max(between_cluster, 0.0) / draws)
 
 
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """The noise of a batch's mean gradient with bootstrap confidence intervals.
+
+    Attributes:
+      in_cluster: what remains of the in-cluster variance.
+      between_cluster: what remains of the between-cluster variance.
+      total: both.
+      between_share: the part of the noise that lies between clusters, in [0, 1].
+    """
+
+    in_cluster: Interval
+    between_cluster: Interval
+    total: Interval
+    between_share: Interval
+
+    @property
+    def noise(self) -> BatchNoise:
+        """The estimates without their intervals, none below 0."""
+        return BatchNoise(max(self.in_cluster.value, 0.0), max(self.between_cluster.value, 0.0))
+
+
+def _with_intervals(
+    inside: float, between: float, inside_again: Floats, between_again: Floats, total: float, total_again: Floats,
+    confidence: float,
+) -> NoiseEstimate:  # fmt: skip
+    """From values and resampled values to intervals: each as the resamples lie around their own mean."""
+    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+
+    def interval(value: float, again: Floats) -> Interval:
+        if not len(again):
+            return Interval(value, value, value)
+        low, high = np.quantile(again - again.mean(), ends)
+        return Interval(value, float(value + low), float(value + high))
+
+    def share(part: Floats, rest: Floats) -> Floats:
+        part, rest = np.maximum(part, 0.0), np.maximum(rest, 0.0)
+        return part / np.maximum(part + rest, 1e-300)
+
+    # A share is no linear function of the parts: it is taken of parts that lie around the estimates, not the resamples.
+    moved = [v + (a - a.mean() if len(a) else a) for v, a in ((between, between_again), (inside, inside_again))]
+    shares = share(*moved)
+    value = float(share(np.asarray(between), np.asarray(inside)))
+    low, high = np.quantile(shares, ends) if len(shares) else (value, value)
+    return NoiseEstimate(
+        interval(inside, inside_again),
+        interval(between, between_again),
+        interval(total, total_again),
+        Interval(value, float(min(low, value)), float(max(high, value))),
+    )
+
+
+def estimated_batch_noise(
+    estimate: Estimate, *, num_groups: int, group_size: int, composition: Composition = "random"
+) -> NoiseEstimate:
+    """`batch_noise` of estimated variances, with the intervals of the same bootstrap.
+
+    Args:
+      estimate: of the variance's parts; its resamples are the bootstrap.
+      num_groups: G.
+      group_size: b.
+      composition: how batches are drawn, see `batch_noise`.
+
+    Returns:
+      A `NoiseEstimate`. Its in-cluster and between-cluster parts may be negative where the truth is near 0.
+
+    Example:
+      >>> rng = np.random.default_rng(0)
+      >>> from discover.diagnostics.variance import estimate, gram_matrix
+      >>> ids = np.repeat([0, 1], 40)
+      >>> found = estimate(gram_matrix(ids[:, None] + rng.normal(size=(80, 3))), ids)
+      >>> noise = estimated_batch_noise(found, num_groups=2, group_size=16)
+      >>> noise.total.low < noise.total.value < noise.total.high
+      True
+    """
+    batch_noise(0.0, 0.0, num_groups=num_groups, group_size=group_size, composition=composition)  # checks
+    size = num_groups * group_size
+    draws = num_groups if composition == "random" else size
+    inside, between = estimate.in_cluster.value / size, estimate.between_cluster.value / draws
+    again = np.asarray(estimate.resamples, np.float64).reshape(2, -1)
+    parts = again[0] / size, again[1] / draws
+    return _with_intervals(inside, between, *parts, inside + between, parts[0] + parts[1], estimate.confidence)
+
+
+def _shares(drawn: ArrayLike, num_clusters: int) -> Floats:
+    """`[T, N]`, every batch's share of each cluster, from the clusters `[T, G]` of its groups."""
+    clusters = np.asarray(drawn)
+    if clusters.ndim != 2 or clusters.min(initial=0) < 0 or clusters.max(initial=0) >= num_clusters:
+        raise ValueError(f"drawn must be [batches, groups] with entries below {num_clusters}, got {clusters.shape}")
+    return np.stack([np.mean(clusters == n, axis=1) for n in range(num_clusters)], axis=1)
+
+
+def composition_factor(drawn: ArrayLike, probs: ArrayLike) -> Floats:
+    r"""A matrix A `[R, N]` whose $A^T A$ is the mean of $(w − p)(w − p)^T$ over batches, w their shares of clusters.
+
+    The between-cluster variance of such batches is $Σ_r ‖Σ_n A_{rn} g_n‖²$. For clusters drawn independently that mean
+    is $(diag(p) − pp^T)/G$.
+
+    Args:
+      drawn: int `[T, G]`, the clusters of the groups of T batches.
+      probs: `[N]`, p_n.
+
+    Returns:
+      A, with as few rows as its rank, at least one.
+    """
+    p = np.asarray(probs, np.float64)
+    apart = _shares(drawn, len(p)) - p
+    values, vectors = np.linalg.eigh(apart.T @ apart / len(apart))
+    keep = values > 1e-9 * max(float(values[-1]), 1e-30)
+    keep[-1] = True
+    return np.sqrt(np.maximum(values[keep], 0.0))[:, None] * vectors[:, keep].T
+
+
 def composed_batch_noise(
-    gram: ArrayLike, cluster_ids: ArrayLike, drawn: ArrayLike, group_size: int, probs: ArrayLike | None = None
-) -> BatchNoise:
+    gram: ArrayLike,
+    cluster_ids: ArrayLike,
+    drawn: ArrayLike,
+    group_size: int,
+    probs: ArrayLike | None = None,
+    *,
+    bootstrap: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> NoiseEstimate:
     r"""The noise of batches whose groups have the clusters `drawn`, however these were picked.
 
     With $w_n$ a batch's share of cluster n and $d = w − p$, the between-cluster part is the mean over the batches of
@@ -80,6 +218,9 @@ def composed_batch_noise(
       drawn: int `[T, G]`, the clusters of the groups of T batches.
       group_size: b.
       probs: the clusters' probabilities; their shares of the sample if None.
+      bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
+      confidence: of the intervals.
+      seed: of the resampling.
 
     Raises:
       ValueError: shapes or ids do not fit, or a cluster has fewer than 2 examples in the sample.
@@ -87,35 +228,38 @@ def composed_batch_noise(
     k = np.asarray(gram, np.float64)
     p = check_probs(probs, cluster_ids)
     ids = check_ids(cluster_ids, k.shape[0], len(p))
-    counts = np.maximum(count_members(ids, p, 2), 1)
-    clusters = np.asarray(drawn)
-    if clusters.ndim != 2 or clusters.min(initial=0) < 0 or clusters.max(initial=0) >= len(p):
-        raise ValueError(f"drawn must be [batches, groups] with entries below {len(p)}, got shape {clusters.shape}")
-    share = np.stack([np.mean(clusters == n, axis=1) for n in range(len(p))], axis=1)
-    even = np.zeros((len(p), len(ids)))
-    even[ids, np.arange(len(ids))] = (1.0 / counts)[ids]
-    inner = even @ k @ even.T
-    spread = (even @ np.diagonal(k) - np.diagonal(inner)) * counts / np.maximum(counts - 1, 1)
+    members = count_members(ids, p, 2)
+    counts = np.maximum(members, 1)
+    share = _shares(drawn, len(p))
     apart = share - p
     second = apart.T @ apart / len(apart)
-    between = float(np.sum(second * inner) - np.diagonal(second) @ (spread / counts))
-    inside = float(share.mean(axis=0) @ spread) / (clusters.shape[1] * group_size)
-    return BatchNoise(max(inside, 0.0), max(between, 0.0))
+    size = np.asarray(drawn).shape[1] * group_size
 
+    def parts(weights: Floats) -> tuple[Floats, Floats]:
+        squares, inner = cluster_moments(k, weights, ids, len(p))
+        spread = (squares - np.einsum("rnn->rn", inner)) * counts / np.maximum(counts - 1, 1)
+        between = np.einsum("nm,rnm->r", second, inner) - (spread / counts) @ np.diagonal(second)
+        return spread @ share.mean(axis=0) / size, between
 
-@dataclass(frozen=True)
-class MeasuredNoise:
-    """The noise of batches that were drawn; `error` is the standard error of `total`."""
-
-    in_cluster: float
-    between_cluster: float
-    total: float
-    error: float
+    inside, between = (float(value[0]) for value in parts((1.0 / counts)[ids][None]))
+    again = (np.zeros(0), np.zeros(0))
+    if bootstrap:
+        weights = resampled_weights(np.random.default_rng(seed), ids, members, bootstrap)
+        found = [parts(some) for some in np.array_split(weights, max(1, bootstrap // 25))]
+        again = np.concatenate([part[0] for part in found]), np.concatenate([part[1] for part in found])
+    return _with_intervals(inside, between, *again, inside + between, again[0] + again[1], confidence)
 
 
 def measured_batch_noise(
-    gram: ArrayLike, cluster_ids: ArrayLike, batches: ArrayLike, probs: ArrayLike | None = None
-) -> MeasuredNoise:
+    gram: ArrayLike,
+    cluster_ids: ArrayLike,
+    batches: ArrayLike,
+    probs: ArrayLike | None = None,
+    *,
+    bootstrap: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> NoiseEstimate:
     r"""Measures E‖batch mean − g‖² over batches as they were really drawn, whatever drew them.
 
     The between-cluster part of a batch is $‖Σ_n (w_n − p_n) g_n‖²$, w_n its share of cluster n; the in-cluster part is
@@ -127,6 +271,9 @@ def measured_batch_noise(
       cluster_ids: `[S]`.
       batches: int `[T, B]`, rows of the Gram matrix; −1 is padding.
       probs: the clusters' probabilities; their shares of the sample if None.
+      bootstrap: resamples (of batches) behind the intervals; 0 leaves them empty (low = high = value).
+      confidence: of the intervals. They are about these batches' chance, not about that of the sample.
+      seed: of the resampling.
 
     Returns:
       Means over the T batches.
@@ -152,10 +299,10 @@ def measured_batch_noise(
 
     expected = (p[ids] * even)[None]
     composed = share[:, ids] * even
+    inside, between = squared(weights - composed), squared(composed - expected)
     total = squared(weights - expected)
-    return MeasuredNoise(
-        in_cluster=float(squared(weights - composed).mean()),
-        between_cluster=float(squared(composed - expected).mean()),
-        total=float(total.mean()),
-        error=float(total.std(ddof=1) / np.sqrt(len(total))) if len(total) > 1 else float("nan"),
+    draws = np.random.default_rng(seed).integers(0, len(total), (bootstrap, len(total)))
+    again = [values[draws].mean(axis=1) if bootstrap else np.zeros(0) for values in (inside, between, total)]
+    return _with_intervals(
+        float(inside.mean()), float(between.mean()), again[0], again[1], float(total.mean()), again[2], confidence
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from discover.optim import group_value_and_grad
 
-__all__ = ["GradientRows", "last_layer"]
+__all__ = ["GradientRows", "last_layer", "project_rows"]
 
 Select = Callable[[str], bool]
 
@@ -119,3 +119,10 @@ def _projection(length: int, features: int, seed: int) -> Callable[[jax.Array], 
         return jnp.sum((padded[:, order] * signs).reshape(-1, depth, features), axis=1)
 
     return project
+
+
+def project_rows(rows: NDArray[np.float32], features: int, seed: int = 0) -> NDArray[np.float32]:
+    """Rows `[S, length]` projected to `features` numbers each, as long gradients are; shorter ones as they are."""
+    if rows.shape[1] <= features:
+        return rows
+    return np.asarray(_projection(rows.shape[1], features, seed)(jnp.asarray(rows)))

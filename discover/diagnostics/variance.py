@@ -13,7 +13,7 @@ need, so one pass over the model serves every clustering, every bootstrap resamp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -139,6 +139,7 @@ class Estimate:
       total: their sum.
       mean_square: ‖g‖², the signal that the noise hides.
       confidence: of the intervals.
+      resamples: `[2, R]`, the bootstrap's in-cluster and between-cluster parts, around the estimates.
     """
 
     in_cluster: Interval
@@ -146,6 +147,7 @@ class Estimate:
     total: Interval
     mean_square: Interval
     confidence: float
+    resamples: Floats = field(default_factory=lambda: np.zeros((2, 0)), repr=False, compare=False)
 
     @property
     def between_share(self) -> float:
@@ -179,7 +181,7 @@ def _statistics(
     return in_cluster, between, in_cluster + between, mean_square - scatter @ probs**2
 
 
-def _moments(gram: Floats, weights: Floats, ids: NDArray[np.intp], num: int) -> tuple[Floats, Floats]:
+def cluster_moments(gram: Floats, weights: Floats, ids: NDArray[np.intp], num: int) -> tuple[Floats, Floats]:
     """Mean squares `[R, N]` and inner products of means `[R, N, N]` for example weights `[R, S]`."""
     member = np.zeros((num, len(ids)))
     member[ids, np.arange(len(ids))] = 1.0
@@ -241,27 +243,28 @@ def estimate(
     unseen = np.ones_like(m) if sizes is None else 1.0 - m / np.maximum(sizes, 1)
     shrink = np.ones_like(m) if sizes is None else (sizes - 1.0) / np.maximum(sizes, 1)
     even = (1.0 / m)[ids]
-    values = [float(v[0]) for v in _statistics(*_moments(k, even[None], ids, len(p)), p, m, unseen, shrink)]
+    values = [float(v[0]) for v in _statistics(*cluster_moments(k, even[None], ids, len(p)), p, m, unseen, shrink)]
 
     intervals = [Interval(v, v, v) for v in values]
+    resamples = np.zeros((2, 0))
     if bootstrap:
-        draws = _resampled_weights(np.random.default_rng(seed), ids, counts, bootstrap)
+        draws = resampled_weights(np.random.default_rng(seed), ids, counts, bootstrap)
         chunks = [
-            np.stack(_statistics(*_moments(k, part, ids, len(p)), p, m, unseen, shrink))
+            np.stack(_statistics(*cluster_moments(k, part, ids, len(p)), p, m, unseen, shrink))
             for part in np.array_split(draws, max(1, bootstrap // 25))
         ]
         again = np.concatenate(chunks, axis=1)
         # Resampling adds the scatter of the means once more, and what was taken from a finite cluster without
         # replacement scatters less: only the resamples' spread around their own mean is used.
-        tails = np.quantile(again - again.mean(axis=1, keepdims=True), [(1 - confidence) / 2, (1 + confidence) / 2], 1)
         finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
-        intervals = [
-            Interval(v, float(v + finite * low), float(v + finite * high)) for v, low, high in zip(values, *tails)
-        ]
-    return Estimate(*intervals, confidence=confidence)
+        around = finite * (again - again.mean(axis=1, keepdims=True))
+        tails = np.quantile(around, [(1 - confidence) / 2, (1 + confidence) / 2], 1)
+        intervals = [Interval(v, float(v + low), float(v + high)) for v, low, high in zip(values, *tails)]
+        resamples = np.asarray(values)[:2, None] + around[:2]
+    return Estimate(*intervals, confidence=confidence, resamples=resamples)
 
 
-def _resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:
+def resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:
     """`[num, S]` weights of bootstrap resamples drawn within each cluster; each cluster's weights sum to 1."""
     weights = np.zeros((num, len(ids)))
     for n, m in enumerate(counts):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 
 from discover.data import Clustering, Dataset
 from discover.diagnostics.embeddings import cluster_stream
-from discover.diagnostics.gradients import GradientRows, last_layer
-from discover.experiments.build import build_data
 from discover.experiments.config import Config
-from discover.experiments.diagnose import DiagnosisOptions, _Measurement
+from discover.experiments.examples import Examples, open_examples
+from discover.experiments.measurement import DiagnosisOptions, Measurement
 
 __all__ = ["EMBEDDINGS", "find_clusters"]
 
 EMBEDDINGS = ("last-layer", "projected")
+"""What stands for an example: its gradient with respect to the last layer, or all of its gradient, projected."""
 
 
 def find_clusters(
@@ -25,19 +22,19 @@ def find_clusters(
     *,
     by: str = "last-layer",
     options: DiagnosisOptions | None = None,
-    dataset: Dataset | None = None,
+    dataset: Dataset | Examples | None = None,
 ) -> Clustering:
     """Clusters the training examples by their gradients after a short warm-up, in streaming passes.
 
-    Only a few hundred examples' gradients exist at a time. Save the result with `clustering.save("found.npz")` and
-    train on it with `clusters.by=file clusters.path=found.npz`.
+    Only a few hundred examples and their gradients exist at a time, on the host and on the device. Save the result
+    with `clustering.save("found.npz")` and train on it with `clusters.by=file clusters.path=found.npz`.
 
     Args:
       config: data and model.
       num_clusters: k; clusters that come out empty are dropped.
       by: `last-layer`, the gradient of the last layer; or `projected`, a random projection of all of it.
       options: of the warm-up, and the seed.
-      dataset: the data set, if it is loaded already.
+      dataset: the data set, if it is loaded already, or examples that are read as they are needed.
 
     Returns:
       A partition of the training split.
@@ -48,17 +45,8 @@ def find_clusters(
     if by not in EMBEDDINGS:
         raise ValueError(f"unknown embedding {by!r}: choose from {', '.join(EMBEDDINGS)}")
     options = options or DiagnosisOptions()
-    dataset = build_data(config) if dataset is None else dataset
-    work = _Measurement(config.check(), dataset, options)
-    params = work.warm_up()
-    if by == "last-layer":
-        rows = GradientRows(work.loss, params, features=1024, select=last_layer)
-    else:
-        rows = GradientRows(work.loss, params, features=256, seed=options.seed + 1)
-    everything = np.arange(len(dataset.train))
-
-    def start() -> Iterator[Any]:
-        return rows.stream(work._pieces(everything))
-
-    ids = cluster_stream(start, num_clusters, seed=options.seed)
+    work = Measurement(config.check(), open_examples(config) if dataset is None else dataset, options)
+    embed = work.embedding(by, work.warm_up())
+    everything = np.arange(work.size)
+    ids = cluster_stream(lambda: embed(everything), num_clusters, seed=options.seed)
     return Clustering.from_assignments(ids, kind=f"gradients-{by}")

@@ -35,7 +35,7 @@ def simulate(
     group_size: int = 1,
     num_seeds: int = 64,
 ) -> jax.Array:
-    """E‖θ_t − θ*‖² for t = 0 … num_steps, estimated as the mean over seeds.
+    """$E‖θ_t − θ^*‖²$ for t = 0 … num_steps, estimated as the mean over seeds.
 
     Every step draws `num_groups` clusters independently by their probability, and `group_size` examples of each,
     with replacement. `group_size=1` is the setting of the paper's theorem: examples drawn independently.

@@ -1,27 +1,30 @@
 """Is the advice worth anything? Predicted gain against measured gain, over many settings of one data set.
 
 For every way of drawing batches (number of groups, clustering, label noise) the advisor predicts how many times fewer
-steps Discover needs than Momentum; then both train on those batches, each at its best learning rate, and the steps to
-a target accuracy are counted.
+steps Discover needs than Momentum; then both train on those batches and the steps to a target accuracy are counted.
+Each takes its learning rate from a grid, chosen on some seeds; the steps are counted on others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from discover.data import Clustering, Dataset
 from discover.diagnostics.advisor import expected_gain, noise_ratio, recommend
 from discover.diagnostics.batches import batch_noise
-from discover.experiments.build import build_data, build_plan
+from discover.experiments.build import build_clustering, build_data
 from discover.experiments.config import Config
-from discover.experiments.diagnose import DiagnosisOptions, _estimate, _judgeable, _Measurement, _shares
-from discover.experiments.run import Member, run
+from discover.experiments.measurement import DiagnosisOptions, Measurement, judgeable, shares
+from discover.experiments.steps_to_target import Race, Steps
 
 __all__ = ["Plan", "rank_correlation", "validate"]
+
+_COLUMN = "kmeans of the validation"
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,13 @@ class Plan:
       clusterings: names for `clusters.by`.
       label_noise: probabilities.
       batch_size: examples per batch.
-      steps: of every run.
+      steps: after which a training is given up.
+      eval_every: steps between evaluations, how finely steps are counted.
       targets: accuracy to reach, by label noise.
       momentum_rates: learning rates tried for Momentum.
       discover_rates: learning rates tried for Discover.
-      seeds: of the training runs.
+      tuning_seeds: on which learning rates are chosen.
+      seeds: on which steps are counted.
       betas: further β tried for Discover beside the advised one, with ν = 0.9/β.
     """
 
@@ -45,12 +50,24 @@ class Plan:
     clusterings: tuple[str, ...] = ("classes", "kmeans", "random")
     label_noise: tuple[float, ...] = (0.0, 0.4)
     batch_size: int = 32
-    steps: int = 600
+    steps: int = 1000
+    eval_every: int = 10
     targets: tuple[float, ...] = (0.85, 0.7)
-    momentum_rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
-    discover_rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    momentum_rates: tuple[float, ...] = (0.1, 0.3, 1.0, 0.03, 3.0)
+    discover_rates: tuple[float, ...] = (0.1, 0.3, 1.0, 0.03, 3.0)
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (3, 4, 5, 6, 7)
     betas: tuple[float, ...] = (0.9, 0.95, 0.98, 0.99)
+
+    @property
+    def settings(self) -> list[tuple[str, int, float, float]]:
+        """Clustering, groups, label noise and target of every setting, in order."""
+        return [
+            (by, groups, noise, target)
+            for noise, target in zip(self.label_noise, self.targets, strict=True)
+            for by in self.clusterings
+            for groups in self.groups
+        ]
 
 
 def validate(
@@ -59,7 +76,9 @@ def validate(
     *,
     dataset: Dataset | None = None,
     options: DiagnosisOptions | None = None,
+    rows: Sequence[dict[str, Any]] = (),
     say: Callable[[str], None] = lambda line: None,
+    save: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> dict[str, Any]:
     """Predicts and measures the gain of Discover over Momentum in every setting of `plan`.
 
@@ -68,118 +87,161 @@ def validate(
       plan: what is tried.
       dataset: the data set, if it is loaded already.
       options: of the diagnosis.
+      rows: of an earlier record of the same plan: they are not measured again.
       say: takes one line of progress.
+      save: takes the record after every setting.
 
     Returns:
-      `rows` (one per setting) and `rank_correlation`, JSON-able.
+      `rows` (one per setting), `rank_correlation`, Momentum's steps on shuffled batches (`shuffled`), the plan and what
+      it ran on; JSON-able.
     """
     plan = plan or Plan()
     dataset = build_data(config) if dataset is None else dataset
     options = options or DiagnosisOptions()
-    rows = []
+    race = Race(dataset, plan.steps, plan.tuning_seeds, plan.seeds)
+    known = {(row["clustering"], row["groups"], row["label_noise"]): row for row in rows}
+    record = _record(config, dataset, plan)
+    looks: dict[float, _Look] = {}
+    for by, groups, noise, target in plan.settings:
+        row = known.get((by, groups, noise))
+        if row is None:
+            if noise not in looks:
+                looks[noise] = _Look(_base(config, plan, noise), dataset, options)
+            row = looks[noise].row(by, groups, plan, race, target)
+        record["rows"].append(row)
+        record |= rank_correlation(record["rows"])
+        say(
+            f"{by}, {groups} groups, noise {noise:g}: expected {row['predicted']:.2f}, measured "
+            f"{row['measured']:.2f} (Momentum {row['momentum_steps']:g}, Discover {row['discover_steps']:g} steps)"
+        )
+        save(record)
     for noise, target in zip(plan.label_noise, plan.targets):
-        base = config.with_values(
-            {
-                "data.label_noise": noise,
-                "training.steps": plan.steps,
-                "training.schedule": "constant",
-                "training.eval_every": 10,
-                "training.steps_per_dispatch": 10,
-                "training.on_nonfinite": "drop",
-                "training.log_every": 50,
-                "batches.groups": 1,
-                "batches.group_size": plan.batch_size,
-                "batches.composition": "random",
-            }
-        )
-        work = _Measurement(base, dataset, options)
-        grams = {"start": work.gram(work.start), "warm-up": work.gram(work.warm_up())}
-        for by in plan.clusterings:
-            setting = base.with_values({"clusters.by": by})
-            for groups in plan.groups:
-                size = {"batches.groups": groups, "batches.group_size": plan.batch_size // groups}
-                own = setting.with_values(size)
-                row = {"clustering": by, "groups": groups, "group_size": plan.batch_size // groups}
-                row |= {"label_noise": noise, "target": target, **_predict(own, dataset, work, grams)}
-                row |= _measure(own, dataset, plan, target, row["num_clusters"])
-                rows.append(row)
-                say(
-                    f"{by}, {groups} groups, noise {noise:g}: predicted {row['predicted']:.2f}, measured "
-                    f"{row['measured']:.2f} (Momentum {row['momentum_steps']:g}, Discover {row['discover_steps']:g})"
-                )
-    return {"rows": rows, **rank_correlation(rows), "steps": plan.steps, "seeds": len(plan.seeds)}
+        shuffled = _base(config, plan, noise).with_values({"batches.composition": "shuffled"})
+        record["shuffled"].append({"label_noise": noise, **_flat("momentum", _momentum(shuffled, plan, race, target))})
+    save(record)
+    return record
 
 
-def _predict(config: Config, dataset: Dataset, work: _Measurement, grams: dict[str, Any]) -> dict[str, Any]:
-    clustering: Clustering = build_plan(config, dataset, seed=work.options.seed).clustering
-    ids = work.labels if clustering.noise is not None else clustering.assignments
-    if ids is None:
-        raise ValueError(f"clusters of {clustering.kind} are no partition: they cannot be validated here")
-    sample, probs = _judgeable(*_shares(ids, work.chosen))
-    setting = recommend(clustering.num_clusters, config.batches.groups)
-    result: dict[str, Any] = {"num_clusters": clustering.num_clusters, "beta": setting.beta, "nu": setting.nu}
-    for stage, gram in grams.items():
-        estimate = _estimate(gram, sample, probs, work)
-        noise = batch_noise(
-            estimate.in_cluster.value,
-            estimate.between_cluster.value,
-            num_groups=config.batches.groups,
-            group_size=config.batches.group_size,
-        )
-        result[f"share_{stage}"] = noise.between_share
-        result[f"noise_ratio_{stage}"] = noise_ratio(estimate, noise, setting.visit_rate, float(probs @ probs))
-        result[f"noise_to_signal_{stage}"] = noise.total / max(estimate.mean_square.value, 1e-12)
-    result["predicted"] = expected_gain(result["noise_ratio_warm-up"])
-    return result
-
-
-def _measure(config: Config, dataset: Dataset, plan: Plan, target: float, num_clusters: int) -> dict[str, Any]:
-    """Steps to the target for both optimizers at their best learning rates."""
-    advised = recommend(num_clusters, config.batches.groups)
-    pairs = [(advised.beta, advised.nu), *((beta, min(1.0, 0.9 / beta)) for beta in plan.betas)]
-    momentum = _best(
-        config.with_values({"optimizer.name": "momentum", "optimizer.beta": 0.9}),
-        dataset,
-        [{"learning_rate": rate} for rate in plan.momentum_rates],
-        plan,
-        target,
-    )
-    settings = [{"learning_rate": r, "beta": b, "nu": n} for b, n in pairs for r in plan.discover_rates]
-    ours = config.with_values({"optimizer.name": "discover", "optimizer.beta": 0.9, "optimizer.nu": 1.0})
-    steps = _steps(ours, dataset, settings, plan, target)
-    by_beta: dict[str, float] = {}
-    for values, count in zip(settings, steps):
-        name = f"{values['beta']:g}"
-        by_beta[name] = min(by_beta.get(name, np.inf), count)
-    discover = min(steps[: len(plan.discover_rates)])
+def _record(config: Config, dataset: Dataset, plan: Plan) -> dict[str, Any]:
     return {
-        "momentum_steps": momentum,
-        "discover_steps": discover,
-        "discover_steps_by_beta": by_beta,
-        "measured": momentum / discover,
-        "censored": bool(max(momentum, discover) >= plan.steps),
+        "data": dataset.name,
+        "examples": len(dataset.train),
+        "example_shape": list(dataset.example_shape),
+        "model": asdict(config.model),
+        "plan": asdict(plan),
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "rows": [],
+        "shuffled": [],
     }
 
 
-def _best(config: Config, dataset: Dataset, settings: Sequence[dict[str, float]], plan: Plan, target: float) -> float:
-    return min(_steps(config, dataset, settings, plan, target))
+def _base(config: Config, plan: Plan, noise: float) -> Config:
+    return config.with_values(
+        {
+            "data.label_noise": noise,
+            "training.eval_every": plan.eval_every,
+            "training.steps_per_dispatch": plan.eval_every,
+            "training.log_every": plan.eval_every,
+            "batches.groups": 1,
+            "batches.group_size": plan.batch_size,
+            "batches.composition": "random",
+        }
+    )
 
 
-def _steps(
-    config: Config, dataset: Dataset, settings: Sequence[dict[str, float]], plan: Plan, target: float
-) -> list[float]:
-    """For each setting the mean over seeds of the first evaluated step at which the target is reached."""
-    members = [Member(seed, values) for values in settings for seed in plan.seeds]
-    result = run(config, None, members=members, dataset=dataset, checkpoints=False)
-    reached = []
-    for member in result.members:
-        hits = [
-            line["step"]
-            for line in member.metrics
-            if line["kind"] == "eval" and line["split"] == "validation" and line["accuracy"] >= target
-        ]
-        reached.append(min(hits, default=plan.steps))
-    return np.asarray(reached, float).reshape(len(settings), len(plan.seeds)).mean(axis=1).tolist()
+class _Look:
+    """What the advisor sees at one level of label noise, and the settings judged from it."""
+
+    def __init__(self, base: Config, dataset: Dataset, options: DiagnosisOptions):
+        self.base, self.dataset = base, dataset
+        self.work = Measurement(base, dataset, options)
+        self.params = {"start": self.work.start, "warm-up": self.work.warm_up()}
+        self.grams = {stage: self.work.gram(params) for stage, params in self.params.items()}
+        self.clusterings: dict[str, Clustering] = {}
+
+    def row(self, by: str, groups: int, plan: Plan, race: Race, target: float) -> dict[str, Any]:
+        """One setting: what was expected, and what came."""
+        setting = self.base.with_values(
+            {"clusters.by": by, "batches.groups": groups, "batches.group_size": plan.batch_size // groups}
+        )
+        if by not in self.clusterings:
+            self.clusterings[by] = build_clustering(setting, self.dataset, self.work.noise)
+        clustering = self.clusterings[by]
+        if by == "kmeans":  # found once, not again for every training
+            columns = {**race.dataset.train.columns, _COLUMN: clustering.assignments}
+            race.dataset = replace(race.dataset, train=replace(race.dataset.train, columns=columns))
+            setting = setting.with_values({"clusters.by": "column", "clusters.column": _COLUMN})
+        row = {"clustering": by, "groups": groups, "group_size": plan.batch_size // groups}
+        row |= {"label_noise": self.base.data.label_noise, "target": target}
+        row |= self._predict(clustering, setting)
+        return row | _measure(setting, plan, race, target, clustering.num_clusters)
+
+    def _predict(self, clustering: Clustering, config: Config) -> dict[str, Any]:
+        setting = recommend(clustering.num_clusters, config.batches.groups)
+        result: dict[str, Any] = {"num_clusters": clustering.num_clusters, "beta": setting.beta, "nu": setting.nu}
+        for stage, gram in self.grams.items():
+            if clustering.overlapping:  # augmentations: every cluster holds every example
+                estimate, probs = self.work.augmented(self.params[stage]), np.asarray(clustering.probs)
+            else:
+                ids = self.work.labels if clustering.noise is not None else clustering.assignments
+                sample, probs = judgeable(*shares(np.asarray(ids), self.work.chosen))
+                estimate = self.work.estimate(gram, sample, probs)
+            noise = batch_noise(
+                estimate.in_cluster.value,
+                estimate.between_cluster.value,
+                num_groups=config.batches.groups,
+                group_size=config.batches.group_size,
+            )
+            result[f"share_{stage}"] = noise.between_share
+            result[f"noise_ratio_{stage}"] = noise_ratio(estimate, noise, setting.visit_rate, float(probs @ probs))
+            result[f"noise_to_signal_{stage}"] = noise.total / max(estimate.mean_square.value, 1e-12)
+        result["predicted"] = expected_gain(result["noise_ratio_warm-up"])
+        return result
+
+
+def _measure(config: Config, plan: Plan, race: Race, target: float, num_clusters: int) -> dict[str, Any]:
+    """Steps to the target for both optimizers at their chosen learning rates."""
+    advised = recommend(num_clusters, config.batches.groups)
+    ours = config.with_values({"optimizer.name": "discover", "optimizer.beta": 0.9, "optimizer.nu": 1.0})
+
+    def discover(beta: float, nu: float) -> Steps:
+        choices = [{"learning_rate": rate, "beta": beta, "nu": nu} for rate in plan.discover_rates]
+        return race.steps(ours, choices, target)
+
+    momentum, found = _momentum(config, plan, race, target), discover(advised.beta, advised.nu)
+    low, high = _gain_interval(momentum.by_seed, found.by_seed)
+    return {
+        **_flat("momentum", momentum),
+        **_flat("discover", found),
+        "discover_steps_by_beta": {f"{beta:g}": discover(beta, min(1.0, 0.9 / beta)).mean for beta in plan.betas},
+        "measured": momentum.mean / found.mean,
+        "measured_low": low,
+        "measured_high": high,
+        "censored": min(momentum.reached, found.reached) < len(plan.seeds),
+    }
+
+
+def _momentum(config: Config, plan: Plan, race: Race, target: float) -> Steps:
+    plain = config.with_values({"optimizer.name": "momentum", "optimizer.beta": 0.9})
+    return race.steps(plain, [{"learning_rate": rate} for rate in plan.momentum_rates], target)
+
+
+def _flat(name: str, steps: Steps) -> dict[str, Any]:
+    return {
+        f"{name}_rate": steps.values["learning_rate"],
+        f"{name}_steps": steps.mean,
+        f"{name}_steps_by_seed": list(steps.by_seed),
+        f"{name}_reached": steps.reached,
+    }
+
+
+def _gain_interval(momentum: Sequence[int], discover: Sequence[int]) -> tuple[float, float]:
+    """A 95% bootstrap interval of the ratio of mean steps, over seeds (the same ones for both, so drawn together)."""
+    pick = np.random.default_rng(0).integers(0, len(momentum), (1000, len(momentum)))
+    ratio = np.asarray(momentum, float)[pick].mean(axis=1) / np.asarray(discover, float)[pick].mean(axis=1)
+    low, high = np.quantile(ratio, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def rank_correlation(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -191,7 +253,8 @@ def rank_correlation(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     for _ in range(1000):
         pick = rng.integers(0, len(rows), len(rows))
         again.append(_spearman(predicted[pick], measured[pick]))
-    low, high = np.nanquantile(again, [0.025, 0.975])
+    known = [value for value in again if np.isfinite(value)]
+    low, high = np.quantile(known, [0.025, 0.975]) if known else (float("nan"), float("nan"))
     return {
         "rank_correlation": _spearman(predicted, measured),
         "rank_correlation_low": float(low),

@@ -1,7 +1,7 @@
 r"""The constants and bounds of the paper's Lemmas 1 to 4 and of Theorem 1.
 
 Setting: a mixture of $N$ clusters with probabilities $p_n$. Example gradients $g(x, θ)$ are δ-Lipschitz in θ,
-the risk is ν-strongly convex, $g_n(θ) = E_{x∼P_n} g(x, θ)$, $g(θ) = Σ_n p_n g_n(θ)$, $g(θ^*) = 0$. At θ*:
+the risk is ν-strongly convex, $g_n(θ) = E_{x∼P_n} g(x, θ)$, $g(θ) = Σ_n p_n g_n(θ)$, $g(θ^*) = 0$. At $θ^*$:
 
     in-cluster variance        V_in  = Σ p_n E‖g(x, θ*) − g_n(θ*)‖²
     between-cluster variance   V_bet = Σ p_n ‖g_n(θ*)‖²
@@ -57,8 +57,8 @@ class Constants:
     Args:
       strong_convexity: ν > 0.
       smoothness: δ ≥ ν, the Lipschitz constant of the example gradients.
-      in_cluster_variance: Σ p_n E‖g(x, θ*) − g_n(θ*)‖², not doubled.
-      between_cluster_variance: Σ p_n‖g_n(θ*)‖².
+      in_cluster_variance: $Σ p_n E‖g(x, θ^*) − g_n(θ^*)‖²$, not doubled.
+      between_cluster_variance: $Σ p_n‖g_n(θ^*)‖²$.
       min_prob: the smallest cluster probability.
 
     Raises:
@@ -87,12 +87,12 @@ class Constants:
 
     @property
     def sigma_in(self) -> Array:
-        """σ_in² = Σ p_n σ_n² with σ_n² = 2E‖g(x, θ*) − g_n(θ*)‖²: twice the in-cluster variance."""
+        """$σ_{in}² = Σ p_n σ_n²$ with $σ_n² = 2E‖g(x, θ^*) − g_n(θ^*)‖²$: twice the in-cluster variance."""
         return 2.0 * _array(self.in_cluster_variance)
 
     @property
     def sigma_in_printed(self) -> Array:
-        """σ_in² with σ_n² = 2E‖g(x, θ*)‖² as printed: twice the *total* variance."""
+        """$σ_{in}²$ with $σ_n² = 2E‖g(x, θ^*)‖²$ as printed: twice the *total* variance."""
         return 2.0 * (_array(self.in_cluster_variance) + _array(self.between_cluster_variance))
 
 
@@ -123,7 +123,7 @@ def lemma_1(constants: Constants, squared_distance: ArrayLike) -> Array:
 
     Args:
       constants: the problem.
-      squared_distance: ‖θ − θ*‖².
+      squared_distance: $‖θ − θ^*‖²$.
 
     Returns:
       The bound on $E‖g(x, θ) − g(θ)‖²$.
@@ -147,7 +147,7 @@ def lemma_2(constants: Constants) -> SgdNoise:
 
     $$E‖s(θ^*)‖² ≤ Σ_n p_n σ_n² + Σ_n p_n‖g_n(θ^*)‖²$$
 
-    With σ_n² = 2E‖g(x, θ*) − g_n(θ*)‖² the first term is twice what it bounds: without the factor the
+    With $σ_n² = 2E‖g(x, θ^*) − g_n(θ^*)‖²$ the first term is twice what it bounds: without the factor the
     relation is an equality (the law of total variance).
 
     Returns:
@@ -171,7 +171,7 @@ def lemma_3(
 
     Args:
       constants: the problem.
-      squared_distance: ‖θ − θ*‖².
+      squared_distance: $‖θ − θ^*‖²$.
       buffer_error: $G = Σ_n p_n‖g^{(n)} − g_n(θ^*)‖²$.
       batch_size: |B|, examples per step.
       num_groups: K, clusters drawn independently per step; None means every example on its own (K = |B|).
@@ -265,7 +265,7 @@ class Theorem1:
     Attributes:
       contraction: q = 1 − μν.
       gamma: γ = 3μ²/(αK), the weight of the buffers' error in the potential.
-      initial_buffer_error: G_0 = Σ p_n‖g_n(θ*)‖², since the buffers start at zero.
+      initial_buffer_error: $G_0 = Σ p_n‖g_n(θ^*)‖²$, since the buffers start at zero.
       steady_state: 4μσ_in²/(ν|B|), what remains as t → ∞.
     """
 
@@ -279,7 +279,7 @@ class Theorem1:
 
         Args:
           step: t; arrays over problems broadcast against a trailing time axis if given as `[..., 1]`.
-          initial_squared_distance: ‖θ_0 − θ*‖².
+          initial_squared_distance: $‖θ_0 − θ^*‖²$.
 
         Returns:
           The bound at `step`.

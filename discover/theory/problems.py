@@ -4,12 +4,12 @@ Both kinds are finite sums of $N$ clusters × m examples. Example (n, i) has a g
 
 $$g_{n,i}(θ^*) = c_n + ξ_{n,i}, \quad Σ_n p_n c_n = 0, \quad Σ_i ξ_{n,i} = 0$$
 
-so θ* is the optimum by construction, $Σ p_n‖c_n‖²$ is the between-cluster variance and the mean of ‖ξ‖² the
+so $θ^*$ is the optimum by construction, $Σ p_n‖c_n‖²$ is the between-cluster variance and the mean of ‖ξ‖² the
 in-cluster variance there, both scaled to the asked values exactly. What differs is the curvature:
 
 - quadratic: $g_{n,i}(θ) = A_{n,i}(θ − θ^*) + c_n + ξ_{n,i}$, eigenvalues of every $A_{n,i}$ from ν to δ;
 - logistic: $ℓ_{n,i}(θ) = \log(1 + e^{−y a^Tθ}) + \frac{λ}{2}‖θ‖² + τ^Tθ$ with the tilt τ_{n,i} that makes
-  the gradient at θ* the given one; ν = λ and δ = λ + max‖a‖²/4.
+  the gradient at $θ^*$ the given one; ν = λ and δ = λ + max‖a‖²/4.
 
 Problems are NamedTuples of arrays: `jax.vmap` over the generator's key makes hundreds of them, and over the
 problem runs them together.
@@ -66,6 +66,7 @@ class LogisticProblem(NamedTuple):
 
 
 Problem = QuadraticProblem | LogisticProblem
+"""Either kind of clustered problem: what `constants` and the simulation take, one or many stacked on leading axes."""
 
 
 def _check(num_clusters: int, num_examples: int, dim: int, probs: Sequence[float] | None) -> np.ndarray:
@@ -151,8 +152,8 @@ def quadratic(
       num_clusters: N.
       num_examples: m, examples per cluster.
       dim: d.
-      in_cluster_variance: Σ p_n E‖g(x, θ*) − g_n(θ*)‖², met exactly.
-      between_cluster_variance: Σ p_n‖g_n(θ*)‖², met exactly.
+      in_cluster_variance: $Σ p_n E‖g(x, θ^*) − g_n(θ^*)‖²$, met exactly.
+      between_cluster_variance: $Σ p_n‖g_n(θ^*)‖²$, met exactly.
       strong_convexity: ν.
       smoothness: δ.
       probs: the clusters' probabilities; uniform if None.

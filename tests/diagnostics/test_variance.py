@@ -107,9 +107,12 @@ def test_batches_of_pure_groups_have_the_noise_that_the_formula_says(num_groups,
     found = batches.measured_batch_noise(x @ x.T, ids, drawn, probs)
     exact = variance.decompose(x, ids, probs)
     wanted = batches.batch_noise(exact.in_cluster, exact.between_cluster, num_groups=num_groups, group_size=group_size)
-    assert found.total == pytest.approx(wanted.total, abs=4 * found.error)
-    assert found.between_cluster == pytest.approx(wanted.between_cluster, rel=0.06)
-    assert found.in_cluster == pytest.approx(wanted.in_cluster, rel=0.06)
+    half = (found.total.high - found.total.low) / 2  # 95%: about two standard errors
+    assert found.total.value == pytest.approx(wanted.total, abs=2 * half)
+    assert half < 0.05 * wanted.total
+    assert found.between_cluster.value == pytest.approx(wanted.between_cluster, rel=0.06)
+    assert found.in_cluster.value == pytest.approx(wanted.in_cluster, rel=0.06)
+    assert found.between_share.value == pytest.approx(wanted.between_share, rel=0.06)
 
 
 def test_shuffled_batches_match_the_formula_for_random_composition():
@@ -121,8 +124,8 @@ def test_shuffled_batches_match_the_formula_for_random_composition():
     wanted = batches.batch_noise(
         exact.in_cluster, exact.between_cluster, num_groups=2, group_size=8, composition="shuffled"
     )
-    assert found.between_cluster == pytest.approx(exact.between_cluster / 16, rel=0.06)
-    assert found.total == pytest.approx(wanted.total, abs=4 * found.error)
+    assert found.between_cluster.value == pytest.approx(exact.between_cluster / 16, rel=0.06)
+    assert found.total.value == pytest.approx(wanted.total, abs=found.total.high - found.total.low)
 
 
 @pytest.mark.parametrize("kind", ["random", "balanced"])
@@ -141,7 +144,8 @@ def test_noise_of_composed_batches_is_unbiased_on_a_sample_whatever_composed_the
     for _ in range(400):
         chosen = np.concatenate([rng.choice(np.flatnonzero(ids == n), 5) for n in range(3)])
         gram = x[chosen] @ x[chosen].T
-        found.append(batches.composed_batch_noise(gram, ids[chosen], drawn, 4, probs))
+        part = batches.composed_batch_noise(gram, ids[chosen], drawn, 4, probs, bootstrap=0)
+        found.append([part.in_cluster.value, part.between_cluster.value])
     parts = variance.decompose(x, ids, probs)
     mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(len(found))
     assert abs(mean[1] - exact) < 4 * error[1]
@@ -159,7 +163,66 @@ def test_padding_of_a_batch_does_not_count():
     padded = batches.measured_batch_noise(x @ x.T, ids, drawn)
     mean = x.mean(axis=0)
     direct = [np.sum((x[[0, 50, 100]].mean(0) - mean) ** 2), np.sum((x[[3, 44]].mean(0) - mean) ** 2)]
-    assert padded.total == pytest.approx(np.mean(direct))
+    assert padded.total.value == pytest.approx(np.mean(direct))
+
+
+def sampled(x, ids, rng, each=30):
+    chosen = np.concatenate([rng.choice(np.flatnonzero(ids == n), each) for n in range(3)])
+    return x[chosen] @ x[chosen].T, ids[chosen]
+
+
+@pytest.mark.parametrize("how", ["random", "shuffled", "balanced"])
+def test_intervals_of_batch_noise_cover_the_truth_about_as_often_as_they_say(how):
+    x, ids = population(apart=0.7, sizes=(400, 400, 400))
+    rng = np.random.default_rng(7)
+    exact = variance.decompose(x, ids)
+    if how == "balanced":
+        drawn = np.stack([rng.permutation(3)[:2] for _ in range(300)])
+        means = np.stack([x[ids == n].mean(axis=0) for n in range(3)])
+        apart = np.stack([(drawn == n).mean(axis=1) for n in range(3)], axis=1) - 1 / 3
+        truth = batches.BatchNoise(exact.in_cluster / 8, np.mean(np.sum((apart @ means) ** 2, axis=1)))
+    else:
+        truth = batches.batch_noise(
+            exact.in_cluster, exact.between_cluster, num_groups=2, group_size=4, composition=how
+        )
+    hits = np.zeros(4)
+    for trial in range(150):
+        gram, own = sampled(x, ids, rng)
+        if how == "balanced":
+            found = batches.composed_batch_noise(gram, own, drawn, 4, bootstrap=100, seed=trial)
+        else:
+            estimate = variance.estimate(gram, own, bootstrap=100, seed=trial)
+            found = batches.estimated_batch_noise(estimate, num_groups=2, group_size=4, composition=how)
+        for i, part in enumerate(("in_cluster", "between_cluster", "total", "between_share")):
+            interval = getattr(found, part)
+            hits[i] += interval.low <= getattr(truth, part) <= interval.high
+    assert np.all(hits >= 131), hits  # as for the variances above
+    assert np.all(hits <= 149), hits
+
+
+def test_interval_of_measured_batches_shrinks_with_their_number_and_needs_more_than_one_answer():
+    x, ids = population()
+    rng = np.random.default_rng(8)
+    widths = []
+    for number in (200, 3200):
+        total = batches.measured_batch_noise(x @ x.T, ids, rng.integers(0, len(x), (number, 8))).total
+        assert total.low < total.value < total.high
+        widths.append(total.high - total.low)
+    assert widths[1] == pytest.approx(widths[0] / 4, rel=0.4)
+    plain = batches.measured_batch_noise(x @ x.T, ids, rng.integers(0, len(x), (50, 8)), bootstrap=0).total
+    assert plain.low == plain.value == plain.high
+
+
+def test_composition_factor_squares_to_the_second_moment_of_the_shares():
+    rng = np.random.default_rng(9)
+    probs = np.array([0.5, 0.3, 0.2])
+    drawn = rng.choice(3, p=probs, size=(40_000, 4))
+    factor = batches.composition_factor(drawn, probs)
+    np.testing.assert_allclose(factor.T @ factor, (np.diag(probs) - np.outer(probs, probs)) / 4, atol=2e-3)
+    always = batches.composition_factor(np.array([[0, 1]]), probs)
+    assert always.shape == (1, 3)
+    np.testing.assert_allclose(always.T @ always, np.outer([0, 0.2, -0.2], [0, 0.2, -0.2]), atol=1e-12)
+    np.testing.assert_allclose(batches.composition_factor(np.array([[0, 1]]), [0.5, 0.5]), 0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

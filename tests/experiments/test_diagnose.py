@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from discover.data import Clustering, Dataset, Split
 from discover.experiments.build import build_data
 from discover.experiments.config import Config
-from discover.experiments.diagnose import DiagnosisOptions, _judgeable, diagnose
+from discover.experiments.diagnose import DiagnosisOptions, diagnose
 from discover.experiments.find_clusters import find_clusters
+from discover.experiments.measurement import judgeable
 from discover.experiments.validate_advice import Plan, rank_correlation, validate
 
 OPTIONS = DiagnosisOptions(sample=300, warmup_steps=30, numbers=(10,))
@@ -43,7 +44,8 @@ def test_random_clusters_have_nothing_between_and_classes_nearly_everything(foun
 def test_formula_agrees_with_batches_really_drawn(found):
     stage = next(row for row in found.rows if row.name == "classes").stages["warm-up"]
     measured = found.facts["measured"]
-    assert measured["total"] == pytest.approx(stage["batch_noise"], abs=5 * measured["error"])
+    interval = measured["total"]
+    assert interval["value"] == pytest.approx(stage["batch_noise"], abs=1.3 * (interval["high"] - interval["low"]))
 
 
 def test_diagnosis_is_json_and_says_what_to_do(found):
@@ -61,7 +63,7 @@ def test_balanced_batches_are_judged_as_they_are_composed_and_it_is_said():
     balanced = diagnose(config(**{"batches.composition": "balanced", "batches.groups": 10}), OPTIONS)
     stage = next(row for row in balanced.rows if row.name == "classes").stages["warm-up"]
     between = stage["batch_share"] * stage["batch_noise"]
-    assert between == pytest.approx(balanced.facts["measured"]["between_cluster"], rel=0.15)
+    assert between == pytest.approx(balanced.facts["measured"]["between_cluster"]["value"], rel=0.15)
     assert between < 0.3 * stage["between_cluster"]["value"] / 10  # independent draws: nearly each class once is less
     assert "Batches are balanced" in balanced.facts["summary"][-1]
 
@@ -99,7 +101,7 @@ def test_a_given_column_and_augmentations_are_judged():
 def test_clusters_too_small_to_judge_are_put_together(ids):
     ids = np.array(ids)
     probs = np.full(5, 0.2)
-    merged, shares = _judgeable(ids, probs)
+    merged, shares = judgeable(ids, probs)
     assert shares.sum() == pytest.approx(1.0)
     assert np.all(np.bincount(merged, minlength=len(shares)) >= 2)
 
@@ -130,7 +132,7 @@ def test_rank_correlation_is_spearmans():
 def test_validation_predicts_and_measures_the_same_setting():
     plan = Plan(
         groups=(2,), clusterings=("classes", "random"), label_noise=(0.0,), targets=(0.5,), batch_size=16, steps=60,
-        momentum_rates=(0.1,), discover_rates=(0.1,), seeds=(0,), betas=(),
+        momentum_rates=(0.1,), discover_rates=(0.1,), tuning_seeds=(0,), seeds=(1,), betas=(),
     )  # fmt: skip
     record = validate(config(), plan, options=OPTIONS)
     assert [row["clustering"] for row in record["rows"]] == ["classes", "random"]
