@@ -6,8 +6,9 @@ The paper estimates, at each step and with $g_n(θ_{t+1})$ standing in for $g_n(
     Momentum, Discover  (2/|B|)·Σ p_n‖buffer_n − g_n‖²     (Momentum: the same buffer for every cluster)
 
 `between_cluster` computes these, and beside them what the batches as they are drawn (G cluster-pure groups) really
-contain: $\frac1G Σ p_n‖(g_n − buffer_n) − (g − \bar g)‖²$, and the same without buffers. Each cluster's gradient comes
-in two independent halves, so the latter are unbiased: no noise of the measurement is counted as variance.
+contain: $E‖Σ_n (w_n − p_n)(g_n − buffer_n)‖²$, w a batch's shares of the clusters, and the same without buffers. For
+clusters drawn independently that is $\frac1G Σ p_n‖(g_n − buffer_n) − (g − \bar g)‖²$. Each cluster's gradient comes in
+two independent halves, so the latter are unbiased: no noise of the measurement is counted as variance.
 """
 
 from __future__ import annotations
@@ -58,7 +59,13 @@ def find_buffers(opt_state: Any) -> _Buffers:
 
 
 def between_cluster(
-    opt_state: Any, halves: Any, probs: jax.Array, *, num_groups: int, batch_size: int
+    opt_state: Any,
+    halves: Any,
+    probs: jax.Array,
+    *,
+    num_groups: int,
+    batch_size: int,
+    factor: jax.Array | None = None,
 ) -> BetweenCluster:
     r"""The between-cluster variance at the parameters where `halves` was taken; pure, for `jit` and `vmap`.
 
@@ -68,6 +75,8 @@ def between_cluster(
       probs: `[N]`, p_n.
       num_groups: G, groups in a training batch; |B| for shuffled batches, whose examples are drawn one by one.
       batch_size: |B|, examples in a training batch.
+      factor: `[R, N]` of `batches.composition_factor`, for batches that do not draw their clusters independently (then
+        `num_groups` plays no part).
 
     Returns:
       A `BetweenCluster`.
@@ -86,6 +95,13 @@ def between_cluster(
     if own is not None and own_leaves[0].shape[0] != num_clusters:
         raise ValueError(f"the optimizer has {own_leaves[0].shape[0]} clusters, got {num_clusters} probabilities")
 
+    def noise(left: jax.Array) -> jax.Array:
+        """What batches contain of the clusters' deviations `[2, N, P]` from a common centre, over draws."""
+        if factor is None:
+            return probs @ jnp.sum(left[0] * left[1], axis=1) / num_groups
+        mixed = jnp.einsum("rn,hnp->hrp", factor, left)
+        return jnp.sum(mixed[0] * mixed[1])
+
     paper = sgd = drawn = plain = signal = jnp.zeros((), jnp.float32)
     for grads, buffers, buffer in zip(leaves, own_leaves, shared_leaves):
         grads = grads.astype(jnp.float32).reshape(2, num_clusters, -1)
@@ -96,15 +112,12 @@ def between_cluster(
         sgd += probs @ jnp.sum(centre**2, axis=1)
         signal += overall[0] @ overall[1]
         apart = grads - overall[:, None]
-        plain += probs @ jnp.sum(apart[0] * apart[1], axis=1)
+        plain += noise(apart)
         if per_cluster is not None and flat is not None:
             paper += probs @ jnp.sum((per_cluster - centre) ** 2, axis=1)
-            left = apart - (per_cluster - flat)
-            drawn += probs @ jnp.sum(left[0] * left[1], axis=1)
+            drawn += noise(apart - (per_cluster - flat))
         elif flat is not None:
             paper += probs @ jnp.sum((flat - centre) ** 2, axis=1)
     paper = sgd if shared is None else 2.0 / batch_size * paper
-    plain = plain / num_groups
     # One buffer for all clusters cancels: the fresh part of a momentum step is as noisy as SGD's.
-    drawn = drawn / num_groups if own is not None else plain
-    return BetweenCluster(paper, sgd, drawn, plain, signal)
+    return BetweenCluster(paper, sgd, drawn if own is not None else plain, plain, signal)

@@ -165,7 +165,7 @@ def _composition(work: Measurement, name: str, ids: NDArray, num_clusters: int) 
     batches = work.config.batches
     if batches.composition not in ("balanced", "given"):
         return None
-    given = np.asarray(batches.given, np.int64) if batches.composition == "given" else None
+    given = np.reshape(batches.given, (-1, batches.groups)) if batches.composition == "given" else None
     if given is not None and (name != work.given_for or given.max(initial=0) >= num_clusters):
         return None
     plan = BatchPlan(
@@ -182,7 +182,7 @@ def _as_drawn(work: Measurement, gram: NDArray[np.float64]) -> dict[str, Any] | 
     """
     batches = work.config.batches
     classes, ids = np.unique(work.labels[work.chosen], return_inverse=True)
-    given = np.asarray(batches.given, np.int64) if batches.composition == "given" else None
+    given = np.reshape(batches.given, (-1, batches.groups)) if batches.composition == "given" else None
     if given is not None and (work.given_for is None or given.max(initial=0) >= len(classes)):
         return None
     clustering = Clustering.from_column(ids)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from discover.data import BatchPlan, Dataset
+from discover.data import BatchPlan, Clustering, Dataset
+from discover.diagnostics.batches import composition_factor
 from discover.diagnostics.tracking import between_cluster
 from discover.experiments.build import build_clustering
 from discover.experiments.config import Config
@@ -24,7 +25,8 @@ __all__ = ["VarianceProbe"]
 
 EXAMPLES = 32
 """Fresh examples of each cluster per measurement, in two halves."""
-_AS_DRAWN = ("drawn", "drawn_plain")  # their 1/G (or 1/|B|) is true of clusters drawn independently
+COMPOSED = 1000
+"""Batches whose composition is averaged over where clusters are not drawn independently."""
 _OTHER_SEED = 1_000_003  # the probe's examples are drawn apart from the training batches
 
 
@@ -33,7 +35,7 @@ class VarianceProbe:
 
     What it returns is a pure function of the state, the seeds and the step, so a resumed run writes the same lines.
     The clusters are the configuration's, also where batches are shuffled. What batches contain "as drawn" has a formula
-    for random and shuffled batches only; for balanced and given ones those two numbers are left out.
+    for random and shuffled batches; for balanced and given ones it is averaged over the compositions of their plan.
 
     Args:
       config: of the run.
@@ -67,7 +69,7 @@ class VarianceProbe:
         groups, batch_size = config.batches.groups, config.batches.groups * config.batches.group_size
         if config.batches.composition == "shuffled":
             groups = batch_size  # every example is drawn on its own: V_bet/|B|
-        independent = config.batches.composition in ("random", "shuffled")
+        factor = self._factor(config, dataset, first, next(iter(plans.values())))
 
         def loss(params: Any, group: tuple[jax.Array, jax.Array]) -> jax.Array:
             x, targets = group
@@ -85,9 +87,10 @@ class VarianceProbe:
             _, grads = gradients(state.params, group)
             halves = jax.tree.map(lambda g: g.reshape(2, self.num_clusters, *g.shape[1:]), grads)
             probs = jnp.asarray(self.probs, jnp.float32)
-            found = between_cluster(state.opt_state, halves, probs, num_groups=groups, batch_size=batch_size)
-            known = {name: value for name, value in found._asdict().items() if independent or name not in _AS_DRAWN}
-            return {name if name == "signal" else f"between_{name}": value for name, value in known.items()}
+            found = between_cluster(
+                state.opt_state, halves, probs, num_groups=groups, batch_size=batch_size, factor=factor
+            )
+            return {name if name == "signal" else f"between_{name}": value for name, value in found._asdict().items()}
 
         def over_members(state: Any, members: Members, batches: StepBatch, step: jax.Array, images: jax.Array) -> Any:
             def one(arguments: Any) -> Any:
@@ -97,6 +100,24 @@ class VarianceProbe:
             return jax.lax.map(one, (state, members.seeds, members.plan))
 
         self._measure = jax.jit(over_members)
+
+    def _factor(self, config: Config, dataset: Dataset, clustering: Clustering, plan: BatchPlan) -> jax.Array | None:
+        """How batches that do not draw their clusters independently are composed; None for the others."""
+        if config.batches.composition not in ("balanced", "given"):
+            return None
+        groups, given = config.batches.groups, config.batches.given
+        # Not the plan itself, which on several hosts knows only its host's groups.
+        drawn = BatchPlan(
+            dataset.train.labels,
+            clustering,
+            groups=groups,
+            group_size=1,
+            composition=config.batches.composition,
+            given=np.reshape(given, (-1, groups)) if given else None,
+            seed=plan.seed,
+            noise=plan.noise,
+        ).batches(0, COMPOSED)
+        return jnp.asarray(composition_factor(drawn.cluster_ids, self.probs), jnp.float32)
 
     def bind(self, seeds: Sequence[int], members: Members, images: jax.Array) -> Callable[[int, TrainState], Any]:
         """The probe of a part of the run: `probe(step, state) -> {name: values [M]}`.

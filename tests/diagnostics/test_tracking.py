@@ -95,6 +95,20 @@ def test_estimate_for_batches_as_drawn_has_no_bias_from_the_noise_of_the_measure
     assert np.asarray(found.paper).mean() > 2 * exact.paper  # the paper's estimate counts it
 
 
+@pytest.mark.parametrize("name", ["momentum", "discover"])
+def test_factor_of_independent_draws_gives_the_formula(name):
+    rng = np.random.default_rng(4)
+    state = trained(OPTIMIZERS[name], rng)
+    grads = halves(rng, noise=0.5)[0]()
+    values, vectors = np.linalg.eigh((np.diag(PROBS) - np.outer(PROBS, PROBS)) / 2)
+    factor = jnp.asarray(np.sqrt(np.maximum(values, 0))[:, None] * vectors.T, jnp.float32)
+    sizes = {"num_groups": 2, "batch_size": 64}
+    formula = between_cluster(state, grads, jnp.asarray(PROBS), **sizes)
+    composed = between_cluster(state, grads, jnp.asarray(PROBS), factor=factor, **sizes)
+    for part in ("paper", "paper_sgd", "drawn", "drawn_plain", "signal"):
+        np.testing.assert_allclose(getattr(composed, part), getattr(formula, part), rtol=1e-4, atol=1e-5)
+
+
 def test_buffers_that_know_the_clusters_leave_nothing_between():
     rng = np.random.default_rng(2)
     draw, _ = halves(rng)

@@ -88,15 +88,28 @@ def test_shuffled_batches_contain_the_variance_between_the_configured_clusters_o
         assert found["between_drawn"] == found["between_drawn_plain"]
 
 
-def test_balanced_and_given_batches_have_no_line_that_assumes_independent_clusters():
-    balanced = {"batches.composition": "balanced", "training.steps": 20}
-    given = {"batches.composition": "given", "batches.groups": 10, "batches.given": tuple(range(10))}
-    for values in (balanced, balanced | given):
-        found = variance(run(config("discover", **values), None))
-        assert len(found) == 2
-        for line in found:
-            assert "between_paper" in line
-            assert not {"between_drawn", "between_drawn_plain"} & set(line)
+def test_balanced_and_given_batches_contain_what_their_composition_leaves():
+    pure = variance(run(config("momentum", **STILL), None))
+    balanced = variance(run(config("momentum", **{"batches.composition": "balanced", **STILL}), None))
+    # Ten clusters, each batch two different ones: w - p has the second moment of draws without replacement, 8/9 of
+    # that of independent ones for equal probabilities (which digits nearly have).
+    for found, other in zip(balanced, pure, strict=True):
+        assert found["between_drawn_plain"] == pytest.approx(8 / 9 * other["between_drawn_plain"], rel=0.05)
+        assert found["between_drawn"] == found["between_drawn_plain"]
+    given = {"batches.composition": "given", "batches.groups": 10, **STILL}
+    every = variance(run(config("momentum", **{"batches.given": tuple(range(10)), **given}), None))
+    mostly = {**given, "batches.groups": 20, "batches.group_size": 2, "batches.given": (0,) * 11 + tuple(range(1, 10))}
+    one = variance(run(config("momentum", **mostly), None))
+    for each, single, other in zip(every, one, pure, strict=True):
+        between = 2 * other["between_drawn_plain"]
+        assert abs(each["between_drawn_plain"]) < 1e-3 * between  # every class in every batch
+        assert single["between_drawn_plain"] > 0.05 * between  # half of every batch is one class: (1/2)² of its part
+
+
+def test_buffers_take_the_variance_out_of_balanced_batches_too():
+    found = variance(run(config("discover", **{"batches.composition": "balanced"}), None))
+    for line in (line for line in found if line["step"] == 60):
+        assert line["between_drawn"] < 0.5 * line["between_drawn_plain"]
 
 
 def test_negative_interval_is_refused():
