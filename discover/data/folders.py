@@ -17,6 +17,8 @@ from discover.data.cache import content_key, default_cache_dir, read_cache, writ
 from discover.data.dataset import Dataset, Split, stratified_split
 from discover.data.decoding import decode_many
 from discover.data.errors import BadImageError, DataError, DatasetNotFoundError, check_choice
+from discover.data.image_rows import FileReader
+from discover.data.rows import Rows
 
 PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 MAX_BYTES = 64 << 30
@@ -72,6 +74,7 @@ def load_folder(
     seed: int = 0,
     max_bytes: int = MAX_BYTES,
     limits: Limits | None = None,
+    lazy: bool = False,
 ) -> Dataset:
     """A data set from class folders of images, decoded into memory.
 
@@ -93,6 +96,8 @@ def load_folder(
         seed: of what is held out.
         max_bytes: the most memory that decoded images may take; beyond it, stream them (`discover.data.streaming`).
         limits: what a tar may unpack to.
+        lazy: only list the files of a folder, and decode an image when it is asked for (`discover.data.rows.Rows`): for
+            a host that needs some of them only. A tar is read whole. Not with on_bad_image="skip", which must open all.
 
     Raises:
         DatasetNotFoundError: if there are no images in class folders.
@@ -103,6 +108,11 @@ def load_folder(
     path = Path(path)
     if not path.exists():
         raise DatasetNotFoundError(f"there is no {path}: looked for class folders (train/<class>/*) or a tar of them")
+    if lazy and path.is_dir():
+        if on_bad_image == "skip":
+            raise DataError("on_bad_image='skip' must open all images; with lazy=True give 'error'")
+        kept_in = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+        return _listed(path, image_size, channels, workers, kept_in if cache else None, test_fraction, seed)
     options = {"version": _VERSION, "image_size": image_size, "channels": channels}
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     key = content_key(options, [(path.name, path)] if path.is_file() else _walk(path)) if cache else ""
@@ -279,6 +289,31 @@ def _shown(decoded: Iterator, total: int | None, where: Path, progress: bool | N
         bar.update(task, completed=count, total=count)
 
 
+def _listed(
+    path: Path,
+    image_size: int | None,
+    channels: int,
+    workers: int | None,
+    cache_dir: Path | None,
+    test_fraction: float,
+    seed: int,
+) -> Dataset:
+    """The data set whose images are read when they are asked for: the examples and their order are `_assemble`'s."""
+    listed, splits = list_images(path), {}
+    for part, files in listed.items():
+        reader = FileReader(files.paths, image_size, channels, workers=workers, cache_dir=cache_dir)
+        splits[part] = Split(Rows(reader, np.arange(len(files))), files.labels)
+    return _with_test(path.name, splits, listed["train"].class_names, test_fraction, seed)
+
+
+def _with_test(name: str, splits: dict[str, Split], names: tuple[str, ...], test_fraction: float, seed: int) -> Dataset:
+    """The data set of these parts; without a test part, a stratified share of the training part is held out."""
+    if "test" not in splits:
+        train, test = stratified_split(splits["train"].labels, test_fraction, seed)
+        splits["train"], splits["test"] = splits["train"].subset(train), splits["train"].subset(test)
+    return Dataset(name, splits["train"], splits["test"], len(names), names, splits.get("validation"))
+
+
 def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_fraction: float, seed: int) -> Dataset:
     """The data set from what was decoded, or kept."""
     bad = arrays["bad"].tolist()
@@ -305,10 +340,7 @@ def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_f
         ordered = np.array_equal(order, np.arange(order[0], order[0] + len(order)))
         pixels = arrays["images"][order[0] : order[0] + len(order)] if ordered else arrays["images"][order]
         splits[part] = Split(pixels, _labels(files, placed, names))
-    if "test" not in splits:
-        train, test = stratified_split(splits["train"].labels, test_fraction, seed)
-        splits["train"], splits["test"] = splits["train"].subset(train), splits["train"].subset(test)
     name = where.name
     for suffix in (".tar.gz", ".tar.xz", ".tar.bz2", ".tar", ".tgz", ".txz"):
         name = name.removesuffix(suffix)
-    return Dataset(name, splits["train"], splits["test"], len(names), names, splits.get("validation"))
+    return _with_test(name, splits, names, test_fraction, seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from discover.data.cache import content_key, default_cache_dir, read_cache, write_cache
+from discover.data.cache import content_key, read_cache, write_cache
 from discover.data.decoding import decode_many
 from discover.data.errors import BadImageError, DataError
 
@@ -25,7 +25,7 @@ class FileReader:
         channels: 3 for color, 1 for gray.
         workers: how many processes decode; as many as there are cores if absent.
         cache_dir: where decoded images are kept, under a digest of the contents of the files that were read; None:
-            `default_cache_dir`.
+            nowhere.
     """
 
     def __init__(
@@ -49,15 +49,14 @@ class FileReader:
             BadImageError: an image cannot be read.
             DataError: images differ in size, and no size was given.
         """
-        if not keep:
+        if not keep or self.cache_dir is None:
             return self._decode(numbers)
-        folder = self.cache_dir if self.cache_dir is not None else default_cache_dir()
         options = {"version": _VERSION, "image_size": self.image_size, "channels": self.channels, "kind": "rows"}
         key = content_key(options, ((self.paths[n], Path(self.paths[n])) for n in numbers))
-        arrays = read_cache(folder, key)
+        arrays = read_cache(self.cache_dir, key)
         if arrays is None:
             arrays = {"images": self._decode(numbers)}
-            write_cache(folder, key, arrays)
+            write_cache(self.cache_dir, key, arrays)
         return arrays["images"]
 
     def _decode(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:

@@ -1,5 +1,6 @@
-"""Starts the processes of a run on this machine and waits for all of them."""
+"""Starts the processes of some runs on this machine and waits for all of them."""
 
+import json
 import os
 import socket
 import subprocess
@@ -18,21 +19,40 @@ class Ended:
     seconds: float  # from the start of all
 
 
-def launch(count, config, out, *, resume=False, fault="none:-1:0", timeout=60.0, limit=240.0):
-    """Runs `count` worker processes to their end; returns how each of them ended."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    path = Path(out).with_suffix(".config.json")
-    path.write_text(config.to_json())
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(WORKER.parents[2])}
+def job(config, out, **options):
+    """One run for `launch`: also resume=True, fault="kill:WHO:STEP", own_data=FOLDER."""
+    return {"config": config.to_dict(), "out": str(out), **options}
+
+
+def launch(count, *jobs, timeout=60.0, limit=240.0, slurm=False):
+    """Runs `count` worker processes to their end, each doing one job after the other; returns how each of them ended.
+
+    With `slurm` nobody is told who else there is: they find it in the variables that Slurm sets.
+    """
+    fault = jobs[-1].get("fault", "")
+    path = Path(jobs[0]["out"] + ".jobs.json")
+    path.write_text(json.dumps(jobs))
+    inherited = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    inherited |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(WORKER.parents[2])}
+    port = free_port(61440 if slurm else 0)
     began = time.monotonic()
     workers = []
     for index in range(count):
-        command = [sys.executable, str(WORKER), str(index), str(count), str(port), str(path), str(out)]
-        command += ["--fault", fault, "--timeout", str(timeout), *(["--resume"] if resume else [])]
-        log = Path(f"{out}.{index}.log").open("w+")  # noqa: SIM115 (closed below)
+        command = [sys.executable, str(WORKER), str(path), "--timeout", str(timeout)]
+        environment = dict(inherited)
+        if slurm:
+            command += ["--coordinator", "auto"]
+            environment |= {
+                "SLURM_JOB_ID": str(port - 61440),  # from which JAX makes the port, as long as there is no other
+                "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_STEP_NUM_NODES": "1",
+                "SLURM_NTASKS": str(count),
+                "SLURM_PROCID": str(index),
+                "SLURM_LOCALID": str(index),
+            }
+        else:
+            command += ["--coordinator", f"localhost:{port}", "--num-processes", str(count), "--process-id", str(index)]
+        log = path.with_suffix(f".{index}.log").open("w+")
         workers.append((subprocess.Popen(command, stdout=log, stderr=log, env=environment), log))
     ended: dict[int, float] = {}
     try:
@@ -55,3 +75,15 @@ def launch(count, config, out, *, resume=False, fault="none:-1:0", timeout=60.0,
         result.append(Ended(process.returncode, log.read(), ended.get(index, limit)))
         log.close()
     return result
+
+
+def free_port(first):
+    """A port that nobody uses: any, or one from `first` on."""
+    for port in range(first, 65536) if first else [0]:
+        with socket.socket() as free:
+            try:
+                free.bind(("localhost", port))
+            except OSError:
+                continue
+            return free.getsockname()[1]
+    raise OSError("no free port")

@@ -1,6 +1,7 @@
 """Training on simulated devices: the numbers of one device, and checkpoints that move between device counts."""
 
 import signal
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -157,6 +158,32 @@ def test_arrays_of_checkpoints_fit_any_number_of_devices(stored, wanted):
 def test_what_cannot_be_is_said_in_one_line(call, says):
     with pytest.raises(RunError, match=says):
         call()
+
+
+def test_where_jax_finds_no_other_processes_by_itself_that_is_said(monkeypatch):
+    def initialize(*_, **__):  # what JAX does in a process that has not used it yet
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(RunError, match=r"JAX finds no Slurm.* give --coordinator HOST:PORT, .* \(coordinator_address"):
+        Team.gather(None, "auto")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["batches.composition=random"], "data.shared=false needs batches.composition=given"),
+        (["clusters.by=random"], "data.shared=false needs clusters.by one of classes, superclasses, column, workers"),
+        (["training.epochs=1"], "data.shared=false needs training.steps"),
+        (["data.label_noise=0.1"], "data.shared=false needs data.label_noise=0"),
+    ],
+)
+def test_workers_with_their_own_data_need_to_be_told_what_nobody_sees(settings, says):
+    several = SimpleNamespace(index=0, count=2, first=True, beat=lambda: None)
+    config = CONFIG.override(["data.shared=false", "batches.groups=2"])
+    given = [] if "batches.composition=random" in settings else ["batches.composition=given", "batches.given=0,1"]
+    with pytest.raises(RunError, match=says):
+        Team(2, several).check(config.override([*given, *settings]).check())  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -1,34 +1,36 @@
-"""One process of a run: python worker.py INDEX COUNT PORT CONFIG OUT [--resume] [--fault kill|hang|leave:WHO:STEP]."""
+"""One process of some runs: python worker.py JOBS [--coordinator …]; see `launch.job` for what a job is."""
 
 import argparse
+import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
+from discover.data import load
 from discover.experiments.config import Config
 from discover.experiments.run import run
 from discover.experiments.team import Team
 from discover.training.errors import RunError
 
 parser = argparse.ArgumentParser()
-parser.add_argument("index", type=int)
-parser.add_argument("count", type=int)
-parser.add_argument("port", type=int)
-parser.add_argument("config", type=Path)
-parser.add_argument("out", type=Path)
-parser.add_argument("--resume", action="store_true")
-parser.add_argument("--fault", default="none:-1:0")
-parser.add_argument("--timeout", type=float, default=60)
+parser.add_argument("jobs", type=Path)
+parser.add_argument("--coordinator")
+parser.add_argument("--num-processes", type=int)
+parser.add_argument("--process-id", type=int)
+parser.add_argument("--timeout", type=float)
 options = parser.parse_args()
-kind, who, step = options.fault.split(":")
 
 
 class FaultyTeam(Team):
     """Something happens to one of the processes when it draws the batches of a certain step."""
 
+    fault = "none:-1:0"
+
     def draw(self, draw, images):
         drawn = super().draw(draw, images)
+        kind, who, step = self.fault.split(":")
         happened = []
 
         def faulty(first, count):
@@ -46,10 +48,32 @@ class FaultyTeam(Team):
 
         return faulty
 
+    def load(self, config, dataset=None):
+        kind, who, seconds = self.fault.split(":")
+        if kind == "slow" and self.processes.index == int(who):
+            time.sleep(float(seconds))
+        return super().load(config, dataset)
 
-team = FaultyTeam.gather(None, f"localhost:{options.port}", options.count, options.index, timeout=options.timeout)
-try:
-    run(Config.from_json(options.config.read_text()), options.out, resume=options.resume, team=team)
-except RunError as error:
-    print(f"error: {error}", flush=True)
-    raise SystemExit(error.exit_code) from None
+
+opened: list[str] = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+found = FaultyTeam.gather(None, options.coordinator, options.num_processes, options.process_id, timeout=options.timeout)
+assert isinstance(found, FaultyTeam)
+programs = {}
+for job in json.loads(options.jobs.read_text()):
+    found.fault = job.get("fault", "none:-1:0")
+    opened.clear()
+    own = None if "own_data" not in job else load("npz", f"{job['own_data']}/{found.processes.index}.npz")
+    try:
+        run(
+            Config.from_dict(job["config"]),
+            job["out"],
+            resume=job.get("resume", False),
+            team=found,
+            dataset=own,
+            programs=programs,
+        )
+    except RunError as error:
+        print(f"error: {error}", flush=True)
+        raise SystemExit(error.exit_code) from None
+    Path(f"{job['out']}.opened.{found.processes.index}.json").write_text(json.dumps(opened))
