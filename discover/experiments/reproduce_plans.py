@@ -5,7 +5,7 @@ optimizer in a setting, with the learning rates from which the best on the valid
 panel has the same budget: each learning rate is tried with the tuning seeds, and the chosen one is trained with all
 seeds. Rows that several results have in common are trained once.
 
-Scales: `small` is for one GPU (WideResNet-16-4 on CIFAR-10), `digits` rehearses the same on a CPU in seconds.
+Scales: `small` is for one GPU (WideResNet-16-2 on CIFAR-10), `digits` rehearses the same on a CPU in seconds.
 """
 
 from __future__ import annotations
@@ -274,13 +274,17 @@ def _results_e(make: _Maker) -> list[Panel]:
             "discover",
             f"beta={beta:g} nu={nu:g}",
             hyperparameters={"beta": beta, "nu": nu},
-            rates=(0.1, 0.3),
+            rates=(0.03, 0.1, 0.3),
             facets={"beta": beta, "nu": nu},
         )
         for beta in make.scale.betas
         for nu in make.scale.nus
     ]
-    return [make.panel("nu-beta", "Discover: test accuracy by β and ν", rows, seeds=(0, 1), figure="grid")]
+    halves = make.row("discover", "bfloat16 buffers", changes={"optimizer.buffer_dtype": "bfloat16"})
+    return [
+        make.panel("nu-beta", "Discover: test accuracy by β and ν", rows, seeds=(0, 1), figure="grid"),
+        make.panel("buffers", "Discover: float32 buffers and bfloat16 ones", [make.row("discover"), halves]),
+    ]
 
 
 def _results_f(make: _Maker) -> list[Panel]:

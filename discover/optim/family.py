@@ -151,17 +151,20 @@ def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array,
 
     Takes the parameter's path before the arguments of `apply_rule`: slices on several devices are found by it.
 
-    Not for vectors (biases, scales of norms): they are small, and their gradients are sums over activations, on which
-    XLA would impose the memory layout that a kernel needs (docs/performance.md).
+    The gradients of vectors (biases, scales of norms) are sums over activations, on which XLA would impose the memory
+    layout that a kernel needs; a gather on the way keeps it to itself (docs/performance.md).
     """
     plain = functools.partial(apply_rule, weights)
     kernels = jax.default_backend() == "gpu" and weights.share.size <= update_kernel.MAX_GROUPS
     scalars = update_kernel.pack(weights) if kernels else None
     slices = in_slices.get()
+    same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # in a way that XLA cannot simplify
 
     def rule(path, grads, mean, buffers, affine=None):
-        if scalars is None or mean.dtype != jnp.float32 or mean.ndim < 2 or mean.size == 0:
+        if scalars is None or mean.dtype != jnp.float32 or mean.size == 0:
             return plain(grads, mean, buffers, affine)
+        if mean.ndim < 2:
+            grads = grads.at[same_order].get(mode="promise_in_bounds")
         if slices is None:
             return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
         leaf = slices.find(path)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from discover.optim import group_value_and_grad
 
@@ -127,9 +128,20 @@ def make_step(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, cluster_ids=ids, group_sizes=sizes)
         share = sizes / jnp.maximum(jnp.sum(sizes), 1)
         metrics = StepMetrics(jnp.sum(share * losses), jnp.sum(share * accuracies))
-        return TrainState(optax.apply_updates(state.params, updates), opt_state), metrics
+        params = optax.apply_updates(state.params, updates)
+        if not merge_groups and placement is None and jax.default_backend() == "gpu":
+            params = jax.tree.map(_keep_row_major, params)
+        return TrainState(params, opt_state), metrics
 
     return step
+
+
+def _keep_row_major(param: jax.Array) -> jax.Array:
+    """Keeps XLA from carrying a parameter through the loop in the layout of a convolution.
+
+    The update's kernel writes row-major steps, and adding those to a transposed parameter needs a copy of it.
+    """
+    return with_layout_constraint(param, Layout(major_to_minor=tuple(range(param.ndim))))
 
 
 def clip_each(grads: Any, largest: jax.Array) -> Any:
