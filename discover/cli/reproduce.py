@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from discover.cli.options import DataOption, JsonOption, SetOption, check_writable, with_seeds, write_result
-
-THEORY = "The simulations behind the theory page: Theorem 1, its bound, and where the printed algorithm breaks it."
+from discover.cli.reproduce_others import OTHERS, redraw_other, run_other
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +23,8 @@ def register(app: typer.Typer) -> None:
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[RESULT]...", help="results-a … results-g, theory, or all.")
+        list[str] | None,
+        typer.Argument(metavar="[RESULT]...", help="results-a … results-g, theory, variance, advice, or all."),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
     scale: Annotated[
@@ -64,8 +64,8 @@ def reproduce(
         write_result(json_file, rows)
         return
     if not names:
-        raise CommandError(f"say which result: {', '.join(RESULTS)}, theory or all (see --list)")
-    wanted = [*RESULTS, "theory"] if "all" in names else [choose("result", n, (*RESULTS, "theory")) for n in names]
+        raise CommandError(f"say which result: {', '.join((*RESULTS, *OTHERS))} or all (see --list)")
+    wanted = [*RESULTS, *OTHERS] if "all" in names else [choose("result", n, (*RESULTS, *OTHERS)) for n in names]
     directory = out or Path("runs") / f"reproduce-{scale}"
     results = _run(wanted, scale, directory, minutes, seeds, data, settings, redraw, quiet=json_file == "-")
     write_result(json_file, results)
@@ -82,7 +82,7 @@ def listing(scale: str) -> list[dict[str, Any]]:
             for panel in get_result(name, scale).panels
         ]
         rows.append({"name": name, "question": question, "panels": panels})
-    return [*rows, {"name": "theory", "question": THEORY, "panels": []}]
+    return [*rows, *({"name": name, "question": question, "panels": []} for name, question in OTHERS.items())]
 
 
 def _show_list(rows: list[dict[str, Any]]) -> None:
@@ -117,7 +117,9 @@ def _run(
     overrides = with_seeds(settings, None, data)
     with_seeds(None, seeds)  # complains about a number that cannot be
     numbers = None if seeds is None else list(range(seeds))
-    results = {name: get_result(name, scale, overrides=overrides, seeds=numbers) for name in wanted if name != "theory"}
+    results = {
+        name: get_result(name, scale, overrides=overrides, seeds=numbers) for name in wanted if name not in OTHERS
+    }
     shown = [text for text in overrides if not text.startswith("data.path=")]
     programs: dict[str, Any] = {}
     found: list[dict[str, Any]] = []
@@ -126,8 +128,9 @@ def _run(
         if redraw:
             found.append({"result": name, "figures": [str(path) for path in _redraw(name, directory)]})
             continue
-        if name == "theory":
-            found.append(_theory(directory / "theory", quick=scale == "digits"))
+        if name in OTHERS:
+            options = {"quick": scale == "digits", "data": data, "say": _say, "stoppable": _stoppable}
+            found.append(run_other(name, directory, **options))
             continue
         from discover.experiments.reproduce import reproduce as run_result
 
@@ -165,12 +168,8 @@ def _stoppable(work: Callable[[], dict[str, Any]], directory: Path) -> dict[str,
 def _redraw(name: str, directory: Path) -> list[Path]:
     from discover.cli.errors import CommandError
 
-    if name == "theory":
-        from discover.report.theory import write_theory_figures
-
-        if not (directory / "theory" / "theory.json").is_file():
-            raise CommandError(f"there is no record of theory in {directory}: run `discover reproduce theory` first")
-        return write_theory_figures(directory / "theory" / "theory.json", directory / "theory")
+    if name in OTHERS:
+        return redraw_other(name, directory)
     from discover.report.results import write_drift, write_panel
 
     panels = sorted(path.parent for path in (directory / name).glob("*/comparison.json"))
@@ -179,15 +178,6 @@ def _redraw(name: str, directory: Path) -> list[Path]:
     drift = directory / name / "drift"
     extra = write_drift(drift) if (drift / "drift.json").is_file() else []
     return [*(path for panel in panels for path in write_panel(panel)), *extra]
-
-
-def _theory(directory: Path, quick: bool) -> dict[str, Any]:
-    from discover.experiments.reproduce_theory import reproduce_theory
-    from discover.report.theory import write_theory_figures
-
-    reproduce_theory(directory, quick=quick, draw=write_theory_figures, say=_say)
-    _say(f"figures: {directory}")
-    return {"result": "theory", "status": "finished", "figures": sorted(str(p) for p in directory.glob("*.png"))}
 
 
 def _show(result: dict[str, Any]) -> None:

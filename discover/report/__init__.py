@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from discover.report.diagnosis import write_tracked_variance
 from discover.report.figures import write_figures
 from discover.report.load import RecordsError, Report, RunRecord, load_report, load_run
 from discover.report.page import write_page
 from discover.report.tables import Table, comparison_table
+from discover.report.variance import write_tracked_variance
 
 __all__ = [
     "RecordsError",

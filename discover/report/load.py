@@ -100,6 +100,16 @@ class Report:
         return self.comparison.get("environment") or (self.runs[0].environment if self.runs else {})
 
 
+def hardware(environment: dict[str, Any]) -> str | None:
+    """The accelerators of an `environment.json`, or the processor where there are none; None where it does not say."""
+    devices = [str(device) for device in environment.get("devices") or []]
+    if environment.get("backend") in (None, "cpu") or not devices:
+        cpus = environment.get("cpus")
+        return f"{environment['cpu']}, {cpus} cores" if environment.get("cpu") else None
+    kinds = sorted(set(devices))
+    return ", ".join(f"{devices.count(kind)} × {kind}" if devices.count(kind) > 1 else kind for kind in kinds)
+
+
 def mean_std(values: Iterable[float | None]) -> tuple[float, float]:
     """Mean and sample standard deviation; values that are not finite make both NaN, one value has std 0.
 

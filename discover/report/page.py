@@ -18,10 +18,12 @@ from typing import Any
 
 from discover.report import charts
 from discover.report.figures import FIGURES, draw
-from discover.report.load import Report
+from discover.report.load import Report, hardware
+from discover.report.plotting import styled
 from discover.report.style import Style, series_name, series_styles
 from discover.report.tables import best_on_validation, comparison_table
 from discover.report.template import PAGE, SCRIPT, STYLE
+from discover.report.variance import draw_tracked_variance
 
 MISSING_TEXT = "none"
 PAGE_HINT = "pip install 'discover-optim[page]'"
@@ -66,6 +68,7 @@ def render_page(report: Report, interactive: bool | None = None) -> str:
         table=_table(report, styles),
         table_note=_table_note(report),
         curves=curves,
+        variance=_variance(report),
         grid=_grid(report),
         details=_details(report),
         footer="Written from the records beside this file by <code>discover report</code>. Works offline.",
@@ -106,14 +109,36 @@ def _interactive(report: Report, styles: dict[str, Style]) -> tuple[str, str]:
 def _static(report: Report) -> str:
     figures = []
     for name in FIGURES:
-        buffer = io.BytesIO()
-        draw(report, name).savefig(buffer, format="png", dpi=180)
-        data = base64.b64encode(buffer.getvalue()).decode()
-        alt = name.replace("-", " ")
-        figures.append(f'<figure class="chart"><img alt="{alt}" src="data:image/png;base64,{data}"></figure>')
+        figures.append(f'<figure class="chart">{_image(draw(report, name), name.replace("-", " "))}</figure>')
     hint = f"<code>{html.escape(PAGE_HINT)}</code>"
     note = f'<p class="note">For interactive curves: {hint}, then write the report again.</p>'
     return f'<div class="charts">{"".join(figures)}</div>{note}'
+
+
+def _image(figure: Any, words: str, **options: Any) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=180, **options)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{data}">'
+
+
+def _variance(report: Report) -> str:
+    """The between-cluster variance along the runs that tracked it; nothing where none did."""
+    from matplotlib.pyplot import close
+
+    with styled():
+        figure = draw_tracked_variance(report)
+        if figure is None:
+            return ""
+        image = _image(figure, "between-cluster variance along training", bbox_inches="tight")
+        close(figure)
+    return (
+        '<section aria-labelledby="h-variance"><h2 id="h-variance">Variance between clusters</h2>'
+        f"<figure>{image}</figure>"
+        "<p class=\"note\">Above the paper's estimate, with each optimizer's own buffers; below what the batches as "
+        "they are drawn contain. The paper's formulas for SGD and for the others differ by a factor of about 2/|B|, so "
+        "only the lower panel compares them all.</p></section>"
+    )
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -126,20 +151,11 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     steps = max((int(run.summary.get("steps") or 0) for run in report.runs), default=0)
     if steps:
         yield "steps", f"{steps:,}"
-    hardware = _hardware(environment)
-    if hardware:
-        yield "on", hardware
+    device = hardware(environment)
+    if device:
+        yield "on", device
     if comparison.get("created"):
         yield "date", str(comparison["created"])[:10]
-
-
-def _hardware(environment: dict[str, Any]) -> str | None:
-    devices = [str(device) for device in environment.get("devices") or []]
-    if environment.get("backend") in (None, "cpu") or not devices:
-        cpus = environment.get("cpus")
-        return f"{environment['cpu']}, {cpus} cores" if environment.get("cpu") else None
-    kinds = sorted(set(devices))
-    return ", ".join(f"{devices.count(kind)} × {kind}" if devices.count(kind) > 1 else kind for kind in kinds)
 
 
 def _headline(report: Report, styles: dict[str, Style]) -> str:

@@ -24,6 +24,7 @@ script-src 'unsafe-inline' 'unsafe-eval'">
 $headline
 <section aria-labelledby="h-results"><h2 id="h-results">Results</h2>$table$table_note</section>
 <section aria-labelledby="h-curves"><h2 id="h-curves">Curves</h2>$curves</section>
+$variance
 $grid
 <section aria-labelledby="h-details"><h2 id="h-details">Details</h2>$details</section>
 </main>

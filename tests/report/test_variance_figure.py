@@ -7,7 +7,8 @@ import json
 import pytest
 
 from discover.report import load_report, write_report
-from discover.report.diagnosis import variance_curve, write_tracked_variance
+from discover.report.page import render_page
+from discover.report.variance import variance_curve, write_tracked_variance
 from tests.report.synthetic import write_comparison
 
 LABELS = ("momentum", "discover")
@@ -36,6 +37,30 @@ def test_report_of_tracked_runs_has_the_figure(comparison):
     assert all(path.stat().st_size > 1000 for path in written.figures)
 
 
+@pytest.mark.parametrize("interactive", [True, False])
+def test_page_shows_the_figure_of_tracked_runs_only(comparison, interactive):
+    if interactive:
+        pytest.importorskip("altair")
+    words = 'alt="between-cluster variance along training" src="data:image/png;base64,'
+    assert words not in render_page(load_report(comparison), interactive)
+    track(comparison, "discover", {"between_paper": 30.0, "between_drawn": 10.0})
+    assert words in render_page(load_report(comparison), interactive)
+
+
+def test_axis_shows_estimates_below_zero_and_is_logarithmic_without_them(comparison):
+    from discover.report.plotting import styled
+    from discover.report.variance import draw_tracked_variance
+
+    track(comparison, "discover", {"between_paper": 30.0, "between_drawn": -10.0})
+    with styled():
+        figure = draw_tracked_variance(load_report(comparison))
+        above, below = figure.axes
+        assert above.get_yscale() == "log"
+        assert below.get_yscale() == "symlog"
+        assert below.get_ylim()[0] < -10.0 / 50  # the lowest seed's lowest mean is on the figure
+        assert "2 seeds" in figure.texts[-1].get_text()
+
+
 def test_report_of_untracked_runs_has_none(comparison):
     assert write_tracked_variance(load_report(comparison), comparison / "figures") == []
     assert not (comparison / "figures").exists()
@@ -49,9 +74,12 @@ def test_one_tracked_run_without_as_drawn_is_enough(comparison):
 def test_curve_is_the_mean_over_seeds_of_the_means_per_window(comparison):
     track(comparison, "discover", {"between_paper": 30.0})
     run = next(run for run in load_report(comparison).runs if run.label == "discover")
-    steps, means, spread = variance_curve(run, window=100)
-    assert steps == [100.0, 200.0]
-    assert means == pytest.approx([(30 / 50 + 30 / 100) / 2 + 0.5, 30 / 150 + 0.5])
-    assert spread == pytest.approx([0.5, 0.5])
+    curve = variance_curve(run, window=100)
+    assert curve.steps == [100, 200]
+    lowest = [(30 / 50 + 30 / 100) / 2, 30 / 150]
+    assert curve.low == pytest.approx(lowest)
+    assert curve.means == pytest.approx([value + 0.5 for value in lowest])
+    assert curve.high == pytest.approx([value + 1.0 for value in lowest])
+    assert curve.seeds == 2
     with pytest.raises(ValueError, match="discover has no between_drawn"):
         variance_curve(run, "between_drawn")
