@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 DEVICES, CLUSTERS, WIDTH, BATCH = (1, 2, 4, 8), (10, 100, 1000), 128, 128
+SEVERAL = {"two clusters a device": None, "the same, sent as bfloat16": "bfloat16"}
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
@@ -51,14 +52,16 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
     keys = jax.random.split(jax.random.key(0), 4)
     shapes = {"first": (64, WIDTH), "second": (WIDTH, WIDTH), "last": (WIDTH, 10)}
     params = {n: jax.random.normal(k, s) / s[0] ** 0.5 for (n, s), k in zip(shapes.items(), keys)}
-    groups = max(devices, 2)
-    x, y = jax.random.normal(keys[3], (groups, BATCH // groups, 64)), jnp.zeros((groups, BATCH // groups), int)
 
     def loss(params, group):
         hidden = jax.nn.relu(jax.nn.relu(group[0] @ params["first"]) @ params["second"])
         return optax.softmax_cross_entropy_with_integer_labels(hidden @ params["last"], group[1]).mean()
 
-    def compiled(tx, gradients):
+    def compiled(groups, **options):
+        gradients = sharded_group_value_and_grad(loss, mesh)
+        tx = shard_by_parameter(discover.discover(0.1, discover.Clusters.uniform(clusters)), mesh, **options)
+        x, y = jax.random.normal(keys[3], (groups, BATCH // groups, 64)), jnp.zeros((groups, BATCH // groups), int)
+
         def step(params, state, batch, ids):
             _, grads = gradients(params, batch)
             updates, state = tx.update(grads, state, params, cluster_ids=ids)
@@ -69,9 +72,8 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
         batch, ids = jax.device_put((x, y), spread), jax.device_put(jnp.arange(groups) % clusters, whole)
         return jax.jit(step, donate_argnums=(0, 1)).lower(place, state, batch, ids).compile(), place, state, batch, ids
 
-    gradients = sharded_group_value_and_grad(loss, mesh)
-    tx = shard_by_parameter(discover.discover(0.1, discover.Clusters.uniform(clusters)), mesh)
-    step, place, state, batch, ids = compiled(tx, gradients)
+    step, place, state, batch, ids = compiled(max(devices, 2))
+    several = {name: bytes_sent(compiled(2 * devices, exchange_dtype=dtype)[0]) for name, dtype in SEVERAL.items()}
 
     everything = optax.sgd(0.1, momentum=0.9)
 
@@ -98,6 +100,7 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
         "parameters": sum(p.size for p in params.values()),
         "sent": bytes_sent(step),
         "sent_momentum": bytes_sent(plain),
+        "sent_two": several,
         "ratio": bytes_sent(step) / bytes_sent(plain) if devices > 1 else 1.0,
         "state_bytes": held,
         "step_ms": statistics.median(times),
@@ -227,29 +230,29 @@ def draw(rows: list[dict[str, Any]], path: Path, caption: str) -> None:
 
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     one = [row for row in rows if row["clusters"] == CLUSTERS[0] and row["devices"] > 1]
-    axes[0].plot(
-        [r["devices"] for r in one], [r["sent_momentum"] / 1e3 for r in one], "s--", label="momentum", c="gray"
-    )
+    many = [row["devices"] for row in one]
+    axes[0].plot(many, [r["sent_momentum"] / 1e3 for r in one], "-", label="momentum", c="lightgray", lw=9)
     for clusters, marker in zip(CLUSTERS, "ov^"):
         own = [row for row in rows if row["clusters"] == clusters]
         label = f"{clusters:,} clusters"
-        many = [row for row in own if row["devices"] > 1]
-        axes[0].plot(
-            [r["devices"] for r in many], [r["sent"] / 1e3 for r in many], marker + "-", label=label, alpha=0.7
-        )
+        size = {"o": 11, "v": 8, "^": 4}[marker]  # on top of each other, all to be seen
+        axes[0].plot(many, [r["sent"] / 1e3 for r in own if r["devices"] > 1], marker, label=label, ms=size)
         axes[1].plot([r["devices"] for r in own], [r["state_bytes"] / 1e6 for r in own], marker + "-", label=label)
         middle = [r["step_ms"] for r in own]
         low = [m - r["step_ms_low"] for m, r in zip(middle, own)]
         high = [r["step_ms_high"] - m for m, r in zip(middle, own)]
         axes[2].errorbar([r["devices"] for r in own], middle, (low, high), fmt=marker + "-", label=label, capsize=3)
+    for name, style in zip(SEVERAL, ("k:", "kx")):
+        axes[0].plot(many, [r["sent_two"][name] / 1e3 for r in one], style, label=name)
     for axis, title, unit in zip(
         axes, ("sent by a device in a step", "state on a device", "step (simulated devices)"), ("kB", "MB", "ms")
     ):
         axis.set(title=title, xlabel="devices", ylabel=unit, xscale="log", xticks=DEVICES, xticklabels=DEVICES)
         axis.minorticks_off()
-        axis.set_ylim(bottom=0)
+    axes[0].set_ylim(bottom=0)
+    axes[2].set_ylim(bottom=0)
     axes[1].set_yscale("log")
-    axes[0].legend(fontsize=8)
+    axes[0].legend(fontsize=7)
     figure.supxlabel(caption, fontsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
@@ -259,7 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true", help="compile the large settings instead")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--figure", type=Path, default=Path("docs/figures/scaling.svg"))
     options = parser.parse_args()
