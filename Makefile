@@ -1,5 +1,6 @@
 # make demo   the main job on embedded data: a table, figures and a page to open
 # make test   style, types and tests
+# make test-oldest   the core tests with the oldest versions that pyproject.toml allows, in an environment of their own
 # Both set up everything on a machine that has only Python 3.11 or newer, git and make.
 
 VENV ?= .venv
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: setup demo test test-slow check docs clean
+.PHONY: setup demo test test-slow test-oldest check docs clean
 
 setup: $(VENV)/.ready
 
@@ -31,6 +32,14 @@ test: check
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow -q
+
+OLDEST := build/oldest
+test-oldest:
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check $$($(PYTHON) tests/oldest.py) \
+	  pytest pytest-xdist pytest-timeout hypothesis equinox
+	$(OLDEST)/bin/python -m pytest -n 2 -q -W "ignore:Sharding info not provided:UserWarning" tests/optim tests/training \
+	  tests/models tests/data/test_streaming.py tests/experiments/test_sweep.py tests/experiments/test_run.py tests/report
 
 docs: setup
 	$(BIN)/mkdocs build --strict
