@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from discover.data.dataset import Dataset, Split, stratified_split
 from discover.data.errors import ArchiveError, DataError, DatasetNotFoundError
+from discover.data.rows import ArrayReader, Rows
 
 MAX_BYTES = 64 << 30  # a zip file can claim any size; beyond this it is refused before anything is allocated
 
@@ -22,8 +25,11 @@ _LAYOUTS = (
 )
 
 
-def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, NDArray]:
-    """All arrays of a `.npz` file; no pickles.
+_IMAGES = ("images", *(layout[part] for layout in _LAYOUTS for part in (0, 2)))
+
+
+def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, lazy: bool = False) -> dict[str, NDArray]:
+    """All arrays of a `.npz` file; no pickles. With `lazy` those called images are memory maps, see `map_npz`.
 
     Raises:
         DatasetNotFoundError: if there is no such file.
@@ -38,7 +44,8 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[s
         if total > max_bytes:
             raise ArchiveError(f"{path} unpacks to {total} bytes, more than the limit of {max_bytes}")
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            mapped = {name: map_npz(path, name) for name in file.files if lazy and name in _IMAGES}
+            return {name: found if (found := mapped.get(name)) is not None else file[name] for name in file.files}
     except ArchiveError:
         raise
     except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
@@ -48,7 +55,24 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[s
         raise ArchiveError(f"{path} is no readable .npz file: {reason}") from error
 
 
-def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+def map_npz(path: str | os.PathLike[str], name: str) -> NDArray | None:
+    """One array of a `.npz` file as a memory map, of which only what is read is loaded; None where it is compressed."""
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as raw:
+        entry = archive.getinfo(f"{name}.npy")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            return None
+        raw.seek(entry.header_offset + 26)  # the local header: 30 bytes, of which the last four say what comes after it
+        name_length, extra_length = struct.unpack("<HH", raw.read(4))
+        raw.seek(entry.header_offset + 30 + name_length + extra_length)
+        version = np.lib.format.read_magic(raw)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, dtype = read_header(raw)
+        if dtype.hasobject or not shape or 0 in shape:
+            return None
+        return np.memmap(path, dtype, "r", raw.tell(), shape, "F" if by_column else "C")
+
+
+def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: int = 0, lazy: bool = False) -> Dataset:
     """A data set from arrays.
 
     Two layouts are understood. With a test split: `train_images`, `train_labels`, `test_images`, `test_labels` (or
@@ -61,8 +85,10 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
         path: the file.
         test_fraction: the share to hold out where the file has no test split.
         seed: of what is held out.
+        lazy: map the images of an uncompressed file (`np.savez`) into memory instead of reading them, and read those
+            that are asked for (`discover.data.rows.Rows`).
     """
-    arrays = read_npz(path)
+    arrays = read_npz(path, lazy=lazy)
     name = Path(path).stem
     for layout in _LAYOUTS:
         if layout[0] in arrays:
@@ -84,13 +110,14 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
     return Dataset(name, everything.subset(train), everything.subset(test), len(classes), classes)
 
 
-def _images(path: str | os.PathLike[str], images: NDArray) -> NDArray:
+def _images(path: str | os.PathLike[str], images: NDArray) -> Any:
+    mapped = isinstance(images, np.memmap)
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim not in (2, 4) or images.dtype.kind not in "iuf":
         got = f"{images.dtype} of shape {images.shape}"
         raise DataError(f"images in {path} must be uint8 [n, H, W, C] or numbers [n, d], got {got}")
-    return images
+    return Rows(ArrayReader(images), np.arange(len(images))) if mapped else images
 
 
 def _classes(path: str | os.PathLike[str], *labels: NDArray) -> tuple[tuple[str, ...], list[NDArray[np.int32]]]:

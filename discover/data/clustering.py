@@ -37,6 +37,7 @@ class Clustering:
         assignments: int32 [n], the cluster of each example (the *true* label's for observed labels), or None where
             every cluster holds every example.
         noise: the label noise whose observed labels are the clusters, or None.
+        elsewhere: whether the examples of some clusters are with other workers, so that there are none here.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Clustering:
     probs: tuple[float, ...]
     assignments: NDArray[np.int32] | None
     noise: LabelNoise | None = None
+    elsewhere: bool = False
 
     def __post_init__(self):
         check_at_least("num_examples", self.num_examples, 1)
@@ -73,7 +75,7 @@ class Clustering:
             raise DataError(f"cluster ids must lie in 0…{count - 1}, got {ids.min()}…{ids.max()}")
         ids = ids.astype(np.int32)
         empty = np.flatnonzero(np.bincount(ids, minlength=count) == 0)
-        if self.noise is None and len(empty):
+        if self.noise is None and len(empty) and not self.elsewhere:
             raise DataError(f"cluster {empty[0]} ({names[empty[0]]!r}) has no examples")
         if self.noise is not None and self.noise.num_classes != count:
             raise DataError(f"observed labels have {self.noise.num_classes} classes, got {count} clusters")
@@ -106,6 +108,26 @@ class Clustering:
         if self.assignments is None:
             return np.arange(self.num_examples, dtype=np.int32)
         return np.flatnonzero(self.assignments == cluster).astype(np.int32)
+
+    def among(self, names: Sequence[str]) -> Clustering:
+        """The same examples in clusters of which some, or all, have examples with other workers.
+
+        Args:
+            names: of all workers' clusters, in the order of their ids; this clustering's own are among them. Only what
+                batches are `given` says how probable each of them is.
+
+        >>> Clustering.from_column(["street", "indoor", "street"]).among(["beach", "indoor", "street"]).assignments
+        array([2, 1, 2], dtype=int32)
+        """
+        if self.assignments is None or self.noise is not None:
+            raise DataError(f"clusters of {self.kind} cannot be shared out among workers")
+        ids = {name: number for number, name in enumerate(names)}
+        missing = [name for name in self.names if name not in ids]
+        if missing or len(ids) != len(names):
+            raise DataError(f"the names of all workers' clusters must differ and hold {self.names}, got {list(names)}")
+        assignments = np.array([ids[name] for name in self.names])[self.assignments]
+        probs = (1 / len(names),) * len(names)
+        return Clustering(self.kind, self.num_examples, tuple(names), probs, assignments, elsewhere=True)
 
     def __repr__(self) -> str:
         return f"Clustering({self.kind!r}, {self.num_clusters} clusters of {self.num_examples} examples)"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from discover.data.errors import DataError
 from discover.data.randomness import permutations, stream
+from discover.data.rows import ArrayReader, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,24 +20,25 @@ class Split:
     """Examples with their labels, and any further columns that say something about each example.
 
     Attributes:
-        images: uint8 [n, H, W, C], or float features [n, d].
+        images: uint8 [n, H, W, C], or float features [n, d]: an array, or `discover.data.rows.Rows`, which are read
+            when they are asked for.
         labels: int32 [n], the class of each example.
         columns: further arrays [n, …] by name, for example a superclass, a domain or an embedding.
     """
 
-    images: NDArray
+    images: Any
     labels: NDArray[np.int32]
     columns: Mapping[str, NDArray] = field(default_factory=dict)
 
     def __post_init__(self):
-        images = np.asarray(self.images)
+        images = self.images if isinstance(self.images, Rows) else np.asarray(self.images)
         labels = np.asarray(self.labels)
         if images.ndim not in (2, 4):
             raise DataError(f"images must have shape [n, H, W, C] or [n, d], got {images.shape}")
         if images.ndim == 4 and images.dtype != np.uint8:
             raise DataError(f"images of shape [n, H, W, C] must be uint8, got {images.dtype}")
         if images.ndim == 2 and not np.issubdtype(images.dtype, np.floating):
-            images = images.astype(np.float32)
+            images = np.asarray(images).astype(np.float32)
         if labels.ndim != 1 or len(labels) != len(images):
             raise DataError(f"labels must have shape [{len(images)}], one for each example, got {labels.shape}")
         if not np.issubdtype(labels.dtype, np.integer):
@@ -61,7 +64,13 @@ class Split:
         """The examples at `indices`, in that order."""
         indices = np.asarray(indices)
         columns = {name: values[indices] for name, values in self.columns.items()}
-        return Split(self.images[indices], self.labels[indices], columns)
+        images = self.images.take(indices) if isinstance(self.images, Rows) else self.images[indices]
+        return Split(images, self.labels[indices], columns)
+
+    def hold(self, indices: NDArray[np.integer]) -> Split:
+        """The same examples, of which the images of those at `indices` (sorted) are held in memory and no others."""
+        images = self.images if isinstance(self.images, Rows) else Rows(ArrayReader(self.images), np.arange(len(self)))
+        return Split(images.hold(indices), self.labels, self.columns)
 
 
 @dataclass(frozen=True, eq=False)

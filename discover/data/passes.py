@@ -41,7 +41,7 @@ class MemberPasses:
             order = np.argsort(clustering.assignments, kind="stable").astype(np.int32)
             self._members = np.split(order, np.cumsum(self.sizes)[:-1])
         # Chunk c of a cluster: whole passes, at least _SMALL examples, so that a cluster of one example is cheap too.
-        self._per_chunk = np.maximum(1, _SMALL // self.sizes)
+        self._per_chunk = np.maximum(1, _SMALL // np.maximum(1, self.sizes))
         self._chunks: dict[int, collections.OrderedDict[int, NDArray[np.int32]]] = {}
 
     def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

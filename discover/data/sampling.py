@@ -95,6 +95,8 @@ class BatchPlan:
             raise DataError(f"labels must be below the noise's {noise.num_classes} classes, got {self.labels.max()}")
         if given is not None and composition != "given":
             raise DataError(f"given=… is for composition 'given', got composition {composition!r}")
+        if clustering.elsewhere and composition != "given":
+            raise DataError(f"clusters of several workers need composition 'given', got {composition!r}")
         if composition == "shuffled":
             if clustering.overlapping:
                 raise DataError("composition 'shuffled' has no clusters, so no augmentation to apply: use 'random'")
@@ -186,8 +188,7 @@ class BatchPlan:
             A `Batch` of read-only arrays, [count, G, b] and [count, G].
         """
         start, count = check_at_least("start", start, 0), check_at_least("count", count, 1)
-        index, hosts = self.host
-        mine = slice(index * self.groups // hosts, (index + 1) * self.groups // hosts)
+        mine = self._own_groups()
         with self._lock:
             ids, visits = self._schedule.slots(start * self.groups, (start + count) * self.groups)
             ids = ids.reshape(count, self.groups)[:, mine]
@@ -204,6 +205,11 @@ class BatchPlan:
             array.setflags(write=False)
         return Batch(*arrays)
 
+    def _own_groups(self) -> slice:
+        """Which groups of a batch are this host's."""
+        index, hosts = self.host
+        return slice(index * self.groups // hosts, (index + 1) * self.groups // hosts)
+
     def _examples(self, ids: NDArray, visits: NDArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The examples of each group and their sights, [groups, b] both."""
         indices = np.empty((len(ids), self.group_size), dtype=np.int32)
@@ -215,6 +221,29 @@ class BatchPlan:
         for rows in np.split(order, cuts):
             indices[rows], sights[rows] = self._passes.take(int(ids[rows[0]]), positions[rows])
         return indices, sights
+
+    def examples(self, steps: int) -> NDArray[np.int64]:
+        """The examples that the first `steps` batches draw, sorted: all that this host ever needs of the data set.
+
+        >>> from discover.data import cluster, load
+        >>> digits = load("digits")
+        >>> options = {"groups": 10, "group_size": 8, "composition": "given", "given": range(10)}
+        >>> plan = BatchPlan(digits.train.labels, cluster(digits, "classes"), **options)
+        >>> len(digits.train), len(plan.for_host(0, 10).examples(1000))    # one of ten hosts: one class
+        (1438, 142)
+        """
+        steps = check_at_least("steps", steps, 0)
+        own = self._own_groups()
+        possible = np.ones(len(self.labels), dtype=bool)
+        if self.given is not None and self.clustering.assignments is not None and self.clustering.noise is None:
+            possible = np.isin(self.clustering.assignments, self.given[..., own])
+        drawn, limit = np.zeros(len(self.labels), dtype=bool), int(possible.sum())
+        count = max(1, _AHEAD // (self.batch_size // self.host[1]))
+        for start in range(0, steps, count):
+            drawn[self.batches(start, min(count, steps - start)).indices] = True
+            if drawn.sum() == limit:
+                break
+        return np.flatnonzero(drawn)
 
     # -- several hosts ------------------------------------------------------------------------------------------------
 
@@ -236,6 +265,14 @@ class BatchPlan:
             raise DataError(f"this plan is the part of host {self.host[0]} of {self.host[1]} already")
         part = object.__new__(BatchPlan)
         part.__setstate__(self.__getstate__() | {"host": (int(process_index), process_count)})
+        if self.clustering.elsewhere and self.given is not None:
+            drawn = np.unique(self.given[..., part._own_groups()])
+            missing = drawn[self.clustering.sizes[drawn] == 0]
+            if len(missing):
+                name = self.clustering.names[missing[0]]
+                raise DataError(
+                    f"host {process_index} is given cluster {missing[0]} ({name!r}), of which it has no examples"
+                )
         return part
 
     def __getstate__(self) -> dict:

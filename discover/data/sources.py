@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from discover.data.errors import DataError, DatasetNotFoundError, check_choice
 from discover.data.folders import load_folder
 
 
-def load(source: str = "digits", path: str | os.PathLike[str] | None = None, **options) -> Dataset:
+def load(
+    source: str = "digits", path: str | os.PathLike[str] | None = None, *, lazy: bool = False, **options
+) -> Dataset:
     """The data set of a source, by name.
 
     | source | what it is | `path` | options |
@@ -32,6 +35,7 @@ def load(source: str = "digits", path: str | os.PathLike[str] | None = None, **o
     Args:
         source: one of the names above.
         path: where the data is.
+        lazy: read images when they are asked for, from the sources that can: folders, and uncompressed `.npz` files.
         options: passed on to the source.
 
     Returns:
@@ -47,6 +51,9 @@ def load(source: str = "digits", path: str | os.PathLike[str] | None = None, **o
     check_choice("data source", source, SOURCES)
     read = SOURCES[source]
     known = [p.name for p in inspect.signature(read).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    if "lazy" in known:
+        known.remove("lazy")
+        read = functools.partial(read, lazy=lazy)
     for option in options:
         if not known:
             raise DataError(f"source {source!r} takes no options, got {option!r}")

@@ -69,39 +69,45 @@ class Member:
         object.__setattr__(self, "hyperparameters", values)
 
 
-def build_data(config: Config) -> Dataset:
-    """Loads the data set and sets the validation split aside."""
+def build_data(config: Config, *, lazy: bool = False) -> Dataset:
+    """Loads the data set and sets the validation split aside; ``lazy``: see :func:`discover.data.load`."""
     options: dict[str, Any] = {}
     if config.data.path is not None:
         options["path"] = config.data.path
     if config.data.size is not None:
         options["image_size"] = config.data.size
-    dataset = load(config.data.source, **options)
+    dataset = load(config.data.source, lazy=lazy, **options)
     if config.data.validation > 0 and dataset.validation is None:
         dataset = dataset.split_validation(config.data.validation, config.data.split_seed)
     return dataset
 
 
-def build_plan(config: Config, dataset: Dataset, seed: int) -> BatchPlan:
-    """The batches of one seed. Clusters of observed labels go with that seed's label noise."""
+def build_plan(config: Config, dataset: Dataset, seed: int, cluster_names: Sequence[str] | None = None) -> BatchPlan:
+    """The batches of one seed. Clusters of observed labels go with that seed's label noise.
+
+    ``cluster_names`` are those of all workers, where each has data of its own.
+    """
     noise = None
     if config.data.label_noise > 0:
         noise = LabelNoise(config.data.label_noise, dataset.num_classes, seed)
+    clustering = build_clustering(config, dataset, noise)
     return BatchPlan(
         dataset.train.labels,
-        build_clustering(config, dataset, noise),
+        clustering if cluster_names is None else clustering.among(cluster_names),
         groups=config.batches.groups,
         group_size=config.batches.group_size,
         composition=config.batches.composition,
         seed=seed,
         noise=noise,
-        given=config.batches.given or None,
+        given=np.reshape(config.batches.given, (-1, config.batches.groups)) if config.batches.given else None,
     )
 
 
 def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None = None) -> Clustering:
     """The clusters of the training split."""
     clusters = config.clusters
+    if clusters.by == "workers":
+        return replace(Clustering.single(len(dataset.train)), names=(f"worker {jax.process_index()}",))
     return cluster(
         dataset,
         clusters.by,
@@ -285,7 +291,7 @@ def clusters_per_device(config: Config, devices: int, num_clusters: int) -> int:
     batches = config.batches
     each = batches.groups // devices
     if batches.composition == "given":
-        return max(len(set(batches.given[first : first + each])) for first in range(0, batches.groups, each))
+        return max(len(set(batches.given[first : first + each])) for first in range(0, len(batches.given), each))
     return min(each, num_clusters)
 
 

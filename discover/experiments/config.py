@@ -178,10 +178,13 @@ class Config:
                 "batches.given goes with batches.composition=given, "
                 f"got composition={batches.composition} and given={list(batches.given)}"
             )
-        if batches.given and len(batches.given) != batches.groups:
+        if len(batches.given) % batches.groups:
             raise ConfigError(
-                f"batches.given needs a cluster id for each of the {batches.groups} groups, got {len(batches.given)}"
+                f"batches.given needs a cluster id for each of the {batches.groups} groups, or for those of several "
+                f"batches, got {len(batches.given)}"
             )
+        if clusters.by == "workers" and data.shared:
+            raise ConfigError("clusters.by=workers goes with data.shared=false: each worker's data is its cluster")
         if clusters.by == "augmentations" and batches.composition == "shuffled":
             raise ConfigError("clusters.by=augmentations has no shuffled batches; use batches.composition=random")
         for name in ("depth", "width"):

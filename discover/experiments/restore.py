@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from discover import records
+from discover.data import Dataset
 from discover.experiments.build import (
     Member,
     build_data,
@@ -28,7 +30,7 @@ from discover.training.placement import Placement
 from discover.training.program import Members
 
 
-def restore_params(path: Path, *, which: str = "last") -> tuple[Config, Any]:
+def restore_params(path: Path, *, which: str = "last", dataset: Dataset | None = None) -> tuple[Config, Any]:
     """See :func:`discover.experiments.run.load_params`."""
     choose("checkpoint", which, ("last", "best"))
     if not (path / records.CONFIG).exists():
@@ -40,12 +42,14 @@ def restore_params(path: Path, *, which: str = "last") -> tuple[Config, Any]:
     if not parts or not everyone:
         raise RunError(f"{path} has no checkpoints")
     names = traced_names(config, everyone)
-    dataset, placement = build_data(config), Placement()
+    dataset, placement = dataset if dataset is not None else build_data(config), Placement()
     steps, network = total_steps(config, dataset), build_network_for(config, dataset)
     groups = in_parts(config, everyone, network.num_parameters)
     if len(parts) < len(groups):
         raise RunError(f"{path} has checkpoints of {len(parts)} of its {len(groups)} parts: resume it first")
-    probs = build_plan(config, dataset, everyone[0].seed).probs
+    given = config.batches.given
+    # What is given names every cluster, also those whose examples are with other workers.
+    probs = (np.bincount(given) / len(given)).tolist() if given else build_plan(config, dataset, everyone[0].seed).probs
     programs = build_programs(config, dataset, network, probs)
     found = []
     for group, folder in zip(groups, parts):

@@ -49,7 +49,7 @@ import jax
 import numpy as np
 
 from discover import records
-from discover.data import DataError, Dataset
+from discover.data import DataError, Dataset, Split
 from discover.experiments.build import (
     Member,
     build_data,
@@ -193,15 +193,21 @@ class _Job:
     ):
         self.config, self.everyone, self.explicit, self.names = config, everyone, explicit, names
         self.directory, self.progress, self.checkpoints, self.stack = directory, progress, checkpoints, stack
-        self.dataset = dataset if dataset is not None else build_data(config)
+        if team is not None:
+            self.dataset = team.load(config, dataset)
+        else:
+            self.dataset = dataset if dataset is not None else build_data(config)
         self.steps = total_steps(config, self.dataset)
         self.network = build_network_for(config, self.dataset)
         self.team = team
         mesh = team.placement if team is not None else None
         self.placement = mesh if mesh is not None else Placement()
-        self.plans = {seed: build_plan(config, self.dataset, seed) for seed in {m.seed for m in everyone}}
-        if team is not None:
-            self.plans = {seed: team.plan(plan) for seed, plan in self.plans.items()}
+        seeds = sorted({m.seed for m in everyone})
+        if team is None:
+            self.plans = {seed: build_plan(config, self.dataset, seed) for seed in seeds}
+        else:
+            self.plans = team.plans(config, self.dataset, seeds)
+            self.dataset = team.hold(self.dataset, self.plans.values(), self.steps)
         on = f"on {mesh.count} devices " if mesh is not None else ""
         probs = next(iter(self.plans.values())).probs
         key = on + program_key(config, names, probs)
@@ -221,6 +227,10 @@ class _Job:
         self.writer: records.MetricsWriter | None = None
         self.sinks: list[Callable[[list[dict[str, Any]]], None]] = []
         self.variance: Any = None
+        self.data = self._device_data()
+        if team is not None:
+            # How long one of them reads says nothing about it: only from here on are the processes compared.
+            team.processes.barrier()
         if overwrite and directory is not None:
             directory.clear()  # not before: data that is not there should cost nobody the run that is
         if tensorboard and directory is not None and (team is None or team.first):
@@ -230,11 +240,10 @@ class _Job:
 
     def train(self) -> RunResult:
         """Trains all parts and writes the summary."""
-        data = self._device_data()
         length = first = 0
         with StopRequest() if self.team is None else self.team.processes.stop_request() as stop:
             for part, group in enumerate(in_parts(self.config, self.everyone, self.network.num_parameters)):
-                length = self._train_part(part, first, group, data, stop, length)
+                length = self._train_part(part, first, group, self.data, stop, length)
                 first += len(group)
         if self.writer is not None:
             self.writer.sync()
@@ -380,13 +389,16 @@ class _Job:
             self.team.processes.barrier()  # before more is written
 
     def _device_data(self) -> LoopData:
-        put, dataset = self.placement.split, self.dataset
-        test = {"test": put(dataset.test.images, dataset.test.labels)} if len(dataset.test) else {}
-        images = self.placement.data(dataset.train.images)
-        if dataset.validation is None or not len(dataset.validation):
-            return LoopData(images, test, {})
-        validation = put(dataset.validation.images, dataset.validation.labels)
-        return LoopData(images, {"validation": validation}, test)
+        def put(part: Split | None) -> tuple[jax.Array, jax.Array] | None:
+            if self.team is not None:
+                return self.team.split(part)
+            return None if part is None or not len(part) else self.placement.split(part.images, part.labels)
+
+        images = self.placement.data(self.dataset.train.images)
+        parts = {"validation": put(self.dataset.validation), "test": put(self.dataset.test)}
+        splits = {name: part for name, part in parts.items() if part is not None}
+        final = {name: splits.pop(name) for name in ("test",) if len(splits) == 2}
+        return LoopData(images, splits, final)
 
 
 class _Watched:
@@ -414,12 +426,13 @@ class _Watched:
         self.inner.finish(status=status)
 
 
-def load_params(out_dir: Path | str, *, which: str = "last") -> tuple[Config, Any]:
+def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | None = None) -> tuple[Config, Any]:
     """Reads the parameters that a run would be evaluated at (IGT's true ones).
 
     Args:
         out_dir: a run directory with checkpoints.
         which: `last`, or `best` (by accuracy on the validation split, where there is one).
+        dataset: with the shape and classes that it was trained on, where ``config.data`` does not load them here.
 
     Returns:
         The configuration, and the parameters as nested dictionaries with leaves [M, ...], one row per member.
@@ -429,7 +442,7 @@ def load_params(out_dir: Path | str, *, which: str = "last") -> tuple[Config, An
     """
     from discover.experiments.restore import restore_params
 
-    return restore_params(Path(out_dir), which=which)
+    return restore_params(Path(out_dir), which=which, dataset=dataset)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,8 @@ class DataConfig:
     Attributes:
         source: `digits`, `cifar10`, `cifar100`, `folder` or `npz`.
         path: folder or file of the data set, for sources that are read from disk.
+        shared: whether all processes see the same data. False: each has data of its own at `path`, and nobody else's;
+            class folders and clusters are then those of all of them together, in the order of their names.
         size: side in pixels to which the images of a folder are decoded (None: the source's own).
         validation: share of the training examples held out to choose hyperparameters with, in [0, 1).
         split_seed: seed of that split; the same for all seeds of a run.
@@ -75,6 +77,7 @@ class DataConfig:
 
     source: str = "digits"
     path: str | None = None
+    shared: bool = True
     size: int | None = None
     validation: float = 0.2
     split_seed: int = 0
@@ -92,7 +95,8 @@ class ClustersConfig:
     """What the clusters are.
 
     Attributes:
-        by: the clustering; `column` takes the one of the data set that `column` names, `none` is one cluster.
+        by: the clustering; `column` takes the one of the data set that `column` names, `none` is one cluster, `workers`
+            are the processes where each has data of its own.
         number: number of clusters, for `random` and `kmeans`.
         labels: with label noise, whether `classes` goes by the `observed` label or by the `true` one.
         column: the column for `column`, or the embedding for `kmeans` (None: pixels).
@@ -100,7 +104,9 @@ class ClustersConfig:
         seed: seed of `random` and `kmeans`.
     """
 
-    by: Literal["classes", "superclasses", "augmentations", "random", "kmeans", "column", "file", "none"] = "classes"
+    by: Literal["classes", "superclasses", "augmentations", "random", "kmeans", "column", "file", "none", "workers"] = (
+        "classes"
+    )
     number: int = 10
     labels: Literal["observed", "true"] = "observed"
     column: str | None = None
@@ -118,7 +124,7 @@ class BatchConfig:
         composition: `random` (cluster by its probability, as in the paper), `balanced` (each cluster as near to
             its share as can be), `shuffled` (ordinary batches without regard to clusters: the control), or
             `given` (group k has cluster given[k], always).
-        given: a cluster id for each group, for `given`.
+        given: a cluster id for each group, for `given`; or for each group of a batch, then of the next, of a cycle.
     """
 
     composition: Literal["random", "balanced", "shuffled", "given"] = "random"

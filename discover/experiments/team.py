@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from discover.data import BatchPlan
+from discover.data import BatchPlan, Dataset, Split
+from discover.experiments.build import build_clustering, build_data, build_plan
 from discover.experiments.config import Config
 from discover.experiments.run_directory import RunDirectory
 from discover.training.devices import MeshPlacement, draw_examples, make_mesh
 from discover.training.errors import RunError
 from discover.training.processes import TIMEOUT, Processes, connect
 from discover.training.step import StepBatch
+
+_OWN_CLUSTERS = ("classes", "superclasses", "column", "workers")
 
 
 class Team:
@@ -27,6 +33,7 @@ class Team:
 
     def __init__(self, devices: str | int = "all", processes: Processes | None = None):
         self.processes = processes if processes is not None else Processes()
+        self.own_data = False  # whether each process has its own; `check` knows
         self.placement = MeshPlacement(make_mesh(devices), on_dispatch=self.processes.beat)
 
     @classmethod
@@ -63,14 +70,76 @@ class Team:
         self.placement.check_groups(config.batches.groups)
         if config.training.track_variance:
             raise RunError("training.track_variance works on one device only: leave it at 0 here")
+        self.own_data = not config.data.shared and self.processes.count > 1
+        if self.own_data:
+            for wrong, why in (
+                (config.batches.composition != "given", "batches.composition=given, which says who draws what"),
+                (config.clusters.by not in _OWN_CLUSTERS, f"clusters.by one of {', '.join(_OWN_CLUSTERS)}"),
+                (config.training.steps is None, "training.steps: nobody sees all examples, to count epochs of them"),
+                (config.data.label_noise > 0, "data.label_noise=0: nobody sees all labels, to replace some"),
+            ):
+                if wrong:
+                    raise RunError(f"data.shared=false needs {why}")
 
-    def plan(self, whole: BatchPlan) -> BatchPlan:
-        """This process's part of the batches."""
+    def load(self, config: Config, dataset: Dataset | None = None) -> Dataset:
+        """The data set as this process sees it: all labels but not yet images, or all of what is its own.
+
+        Args:
+            config: what to load.
+            dataset: the data set, if it is loaded already.
+        """
+        if not self.own_data:
+            return dataset if dataset is not None else build_data(config, lazy=self.processes.count > 1)
+        own = dataset if dataset is not None else build_data(config)
+        shapes = self.processes.gather(list(own.example_shape))
+        if shapes.count(shapes[0]) < len(shapes):
+            raise RunError(f"all workers' examples must have one shape, got {', '.join(map(str, shapes))}")
+        names = self._all_names(own.class_names)
+        ids = np.array([names.index(name) for name in own.class_names], np.int32)
+
+        def renamed(split: Split) -> Split:
+            return Split(split.images, ids[split.labels], split.columns)
+
+        validation = None if own.validation is None else renamed(own.validation)
+        return Dataset(own.name, renamed(own.train), renamed(own.test), len(names), names, validation)
+
+    def plans(self, config: Config, dataset: Dataset, seeds: Iterable[int]) -> dict[int, BatchPlan]:
+        """This process's part of the batches of each seed."""
+        names = None
+        if self.own_data:
+            names = self._all_names(
+                build_clustering(config, dataset).names, as_they_come=config.clusters.by == "workers"
+            )
+        whole = {seed: build_plan(config, dataset, seed, names) for seed in seeds}
         if self.processes.count == 1:
             return whole
-        return whole.for_host(self.processes.index, self.processes.count)
+        return {seed: plan.for_host(self.processes.index, self.processes.count) for seed, plan in whole.items()}
 
-    def draw(self, draw: Callable[[int, int], StepBatch], images: np.ndarray) -> Callable[[int, int], StepBatch]:
+    def hold(self, dataset: Dataset, plans: Iterable[BatchPlan], steps: int) -> Dataset:
+        """The data set with the images that this process draws in the run, and no others."""
+        if self.processes.count == 1 or self.own_data:
+            return dataset
+        needed = functools.reduce(np.union1d, (plan.examples(steps) for plan in plans))
+        return replace(dataset, train=dataset.train.hold(needed))
+
+    def split(self, part: Split | None) -> tuple[jax.Array, jax.Array] | None:
+        """Examples to evaluate on, of each process its part; None if there are none."""
+        count = 0 if part is None else len(part)
+        most = max(self.processes.gather(count)) if self.own_data else count
+        if part is None or not most:
+            return None
+        if self.own_data:
+            return self.placement.split_own(part.images, part.labels, most)
+        return self.placement.split(part.images, part.labels)
+
+    def _all_names(self, names: Iterable[str], *, as_they_come: bool = False) -> tuple[str, ...]:
+        """The names that any process has, once each: in the processes' order, or numbers by size, others by letter."""
+        found = dict.fromkeys(name for own in self.processes.gather(list(names)) for name in own)
+        if as_they_come:
+            return tuple(found)
+        return tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
+
+    def draw(self, draw: Callable[[int, int], StepBatch], images: Any) -> Callable[[int, int], StepBatch]:
         """Batches that carry this process's examples."""
         return draw_examples(draw, images)
 

@@ -87,7 +87,7 @@ class MeshPlacement(Placement):
         """Examples to evaluate on, each device its part; label -1 marks padding."""
         padding = -len(labels) % self.count
 
-        def place(array: np.ndarray, fill: int) -> jax.Array:
+        def place(array: Any, fill: int) -> jax.Array:
             rows = np.arange(len(array) + padding)
 
             def part(index: Any) -> np.ndarray:
@@ -99,7 +99,15 @@ class MeshPlacement(Placement):
 
             return jax.make_array_from_callback((len(rows), *array.shape[1:]), self.spread, part)
 
-        return place(np.asarray(images), 0), place(np.asarray(labels), -1)
+        return place(images, 0), place(labels, -1)
+
+    def split_own(self, images: Any, labels: np.ndarray, most: int) -> tuple[jax.Array, jax.Array]:
+        """The same where every process has examples of its own; ``most``: the largest number that one of them has."""
+        each = self.count // jax.process_count()
+        padding = -(-most // each) * each - len(labels)
+        pixels = np.pad(np.asarray(images), ((0, padding), *((0, 0),) * (images.ndim - 1)))
+        numbers = np.pad(labels, (0, padding), constant_values=-1)
+        return tuple(jax.make_array_from_process_local_data(self.spread, part) for part in (pixels, numbers))
 
     def batches(self, batches: Any) -> Any:
         """This process's part of the batches of one dispatch, leaves [steps, S, G/processes, ...]."""
@@ -266,7 +274,7 @@ def _place(state: TrainState, placement: MeshPlacement) -> TrainState:
     return jax.tree.map(lax.with_sharding_constraint, state, placement.shardings(state))
 
 
-def draw_examples(draw: Callable[[int, int], StepBatch], images: np.ndarray) -> Callable[[int, int], StepBatch]:
+def draw_examples(draw: Callable[[int, int], StepBatch], images: Any) -> Callable[[int, int], StepBatch]:
     """Batches that carry their examples instead of where they are: `indices` becomes the images [..., b, ...]."""
 
     def drawn(first: int, count: int) -> StepBatch:

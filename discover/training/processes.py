@@ -41,6 +41,7 @@ without a sign of life, which a process gives every second whatever it is busy w
 
 _BEAT = 1.0  # seconds between signs of life
 _CERTAIN = 5.0  # seconds without one that are enough when a collective has failed already
+_WEEK = 7 * 24 * 3600 * 1000  # milliseconds; whoever is lost before that is noticed by the watch
 _PREFIX = "discover"
 
 
@@ -81,6 +82,11 @@ def connect(
         )
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
+        if isinstance(error, ValueError) and None in given.values():
+            raise RunError(
+                "JAX finds no Slurm, Open MPI, Kubernetes or TPU pod here that says who else there is: give "
+                f"--coordinator HOST:PORT, --num-processes and --process-id ({reason})"
+            ) from error
         where = f" at {coordinator}" if coordinator else ""
         raise RunError(
             f"the other processes{where} could not be reached within {timeout:g} seconds ({reason})"
@@ -157,18 +163,32 @@ class Processes:
                 raise
             self._client.key_value_set(key, json.dumps({"value": value}))
             return value
-        found = json.loads(self._client.blocking_key_value_get(key, 7 * 24 * 3600 * 1000))
+        found = json.loads(self._client.blocking_key_value_get(key, _WEEK))
         if "error" in found:
             raised = RunError(found["error"])
             raised.exit_code = found["code"]
             raise raised
         return found["value"]
 
+    def gather(self, value: T) -> list[T]:
+        """What every process says, in their order.
+
+        Args:
+            value: this process's, a JSON value.
+        """
+        if self._client is None:
+            return [value]
+        key = f"{_PREFIX}/gathered/{self._agreed}"
+        self._agreed += 1
+        self._client.key_value_set(f"{key}/{self.index}", json.dumps(value))
+        found = (self._client.blocking_key_value_get(f"{key}/{who}", _WEEK) for who in range(self.count))
+        return [json.loads(text) for text in found]
+
     def barrier(self) -> None:
         """Returns when all processes are here."""
         if self._client is not None:
             self._agreed += 1
-            self._client.wait_at_barrier(f"{_PREFIX}-{self._agreed}", 7 * 24 * 3600 * 1000)
+            self._client.wait_at_barrier(f"{_PREFIX}-{self._agreed}", _WEEK)
 
     def stop_request(self) -> StopRequest:
         """A wish to stop that all processes hear of, and act on after the same dispatch."""
