@@ -163,9 +163,9 @@ def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array,
     def rule(path, grads, mean, buffers, affine=None):
         if scalars is None or mean.dtype != jnp.float32 or mean.size == 0:
             return plain(grads, mean, buffers, affine)
-        if mean.ndim < 2:
-            grads = grads.at[same_order].get(mode="promise_in_bounds")
         if slices is None:
+            if mean.ndim < 2:
+                grads = grads.at[same_order].get(mode="promise_in_bounds")
             return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
         leaf = slices.find(path)
         if leaf is None:  # an optimizer around this one has made another tree of the parameters

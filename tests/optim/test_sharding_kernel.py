@@ -53,8 +53,8 @@ def test_the_kernel_updates_slices_where_they_are_and_equals_the_plain_rule(name
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     kernel = one_update(tx, groups)[0].lower(*arguments).compile()
     monkeypatch.undo()
-    # The two matrices, cut by the data axis and by the model axis that they are sharded over.
-    assert sorted(sizes) == sorted(-(-size // count) for size in (5 * 12, 12 * 2))
+    # Every parameter, cut by the data axis and by the model axis that it is sharded over.
+    assert sorted(sizes) == sorted(-(-size // count) for size in (5 * 12, 12 * 2, 12, 1))
     assert_close(kernel(*arguments), plain(*arguments), rtol=2e-2 if name == "discover" else 1e-5, atol=1e-6)
     assert count_kinds(collectives(kernel)) == count_kinds(collectives(plain))
 
