@@ -39,7 +39,7 @@ test-oldest:
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check $$($(PYTHON) tests/oldest.py) \
 	  pytest pytest-xdist pytest-timeout hypothesis equinox
 	$(OLDEST)/bin/python -m pytest -n 2 -q -W "ignore:Sharding info not provided:UserWarning" tests/optim tests/training \
-	  tests/models tests/data/test_streaming.py tests/experiments/test_sweep.py tests/experiments/test_run.py tests/report
+	  tests/models tests/data/test_streaming.py tests/experiments/test_sweep.py tests/experiments/test_run.py tests/experiments/test_run_resume.py tests/report
 
 docs: setup
 	$(BIN)/mkdocs build --strict
