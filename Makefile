@@ -42,7 +42,7 @@ test-oldest:
 	  tests/models tests/data/test_streaming.py tests/experiments/test_sweep.py tests/experiments/test_run.py tests/experiments/test_run_resume.py tests/report
 
 docs: setup
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) runs site build dist .pytest_cache .hypothesis

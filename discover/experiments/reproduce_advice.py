@@ -23,6 +23,7 @@ from discover.records import finite, write_text
 __all__ = ["DIGITS", "SMALL_CIFAR", "reproduce_advice", "small_images"]
 
 DIGITS = Plan()
+"""How the advice was checked on the embedded digits."""
 SMALL_CIFAR = Plan(
     clusterings=("classes", "kmeans", "random", "augmentations"),
     batch_size=32,

@@ -16,6 +16,7 @@ from discover.experiments.run import run
 __all__ = ["OPTIMIZERS", "SETTINGS", "reproduce_variance", "variance_config"]
 
 OPTIMIZERS = ("sgd", "momentum", "discover")
+"""Whose variance is tracked."""
 SETTINGS = {"clean": 0.0, "noise": 0.8}
 """Label noise, by the name of the folder."""
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-# Which hyperparameters each optimizer has besides `learning_rate`, `l2`, `weight_decay` and `clip_norm`.
 OPTIMIZERS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {
         "sgd": (),
@@ -24,6 +23,8 @@ OPTIMIZERS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
         "paper_discover_igt": ("alpha", "alpha_n", "tail_fraction"),
     }
 )
+"""Which hyperparameters each optimizer has besides `learning_rate`, `l2`, `weight_decay` and `clip_norm`."""
+
 REQUIRED: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {
         "discover_qhm": ("nu",),
@@ -37,7 +38,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
 CLUSTERED = tuple(name for name in OPTIMIZERS if "discover" in name)
 """The optimizers that keep a buffer per cluster, and so need one gradient per group."""
 
-# Hyperparameters that are arguments of the compiled program, so that members of one run may differ in them.
 HYPERPARAMETERS = (
     "learning_rate",
     "beta",
@@ -52,6 +52,7 @@ HYPERPARAMETERS = (
     "l2",
     "clip_norm",
 )
+"""Hyperparameters that are arguments of the compiled program, so that members of one run may differ in them."""
 
 
 @dataclass(frozen=True)
