@@ -8,6 +8,7 @@ from discover.data.errors import ArchiveError, BadImageError, DataError, Dataset
 from discover.data.folders import ImageFiles, list_images
 from discover.data.grouping import Groups, group_by_cluster
 from discover.data.noise import LabelNoise
+from discover.data.rows import Rows
 from discover.data.sampling import Batch, BatchPlan
 from discover.data.sources import load
 from discover.data.streaming import StreamedBatch, stream_batches
@@ -25,6 +26,7 @@ __all__ = [
     "Groups",
     "ImageFiles",
     "LabelNoise",
+    "Rows",
     "Split",
     "StreamedBatch",
     "augmentation",

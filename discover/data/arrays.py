@@ -86,7 +86,7 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
         test_fraction: the share to hold out where the file has no test split.
         seed: of what is held out.
         lazy: map the images of an uncompressed file (`np.savez`) into memory instead of reading them, and read those
-            that are asked for (`discover.data.rows.Rows`).
+            that are asked for (`Rows`).
     """
     arrays = read_npz(path, lazy=lazy)
     name = Path(path).stem

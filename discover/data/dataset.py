@@ -20,7 +20,7 @@ class Split:
     """Examples with their labels, and any further columns that say something about each example.
 
     Attributes:
-        images: uint8 [n, H, W, C], or float features [n, d]: an array, or `discover.data.rows.Rows`, which are read
+        images: uint8 [n, H, W, C], or float features [n, d]: an array, or `Rows`, which are read
             when they are asked for.
         labels: int32 [n], the class of each example.
         columns: further arrays [n, …] by name, for example a superclass, a domain or an embedding.

@@ -96,7 +96,7 @@ def load_folder(
         seed: of what is held out.
         max_bytes: the most memory that decoded images may take; beyond it, stream them (`discover.data.streaming`).
         limits: what a tar may unpack to.
-        lazy: only list the files of a folder, and decode an image when it is asked for (`discover.data.rows.Rows`): for
+        lazy: only list the files of a folder, and decode an image when it is asked for (`Rows`): for
             a host that needs some of them only. A tar is read whole. Not with on_bad_image="skip", which must open all.
 
     Raises:
