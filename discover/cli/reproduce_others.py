@@ -13,7 +13,6 @@ OTHERS = {
     "advice": "Is the gain that diagnose expects the one that training shows? On digits, and on CIFAR-10 with --data.",
 }
 _TITLES = {"clean": "clean labels", "noise": "label noise 0.8"}
-_DATA = {"digits": "Digits", "cifar10": "CIFAR-10"}
 
 
 def run_other(
@@ -80,9 +79,9 @@ def redraw_other(name: str, directory: Path) -> list[Path]:
         return write_variance_figure(runs, out)
     from discover.report.validation import write_validation_figure
 
-    paths = {title: out / f"validation-{key}.json" for key, title in _DATA.items()}
-    records = {title: json.loads(path.read_text()) for title, path in paths.items() if path.is_file()}
-    records = {title: record for title, record in records.items() if len(record["rows"]) > 1}
+    paths = (out / f"validation-{name}.json" for name in ("digits", "cifar10"))
+    found = [json.loads(path.read_text()) for path in paths if path.is_file()]
+    records = {record["data"]: record for record in found if len(record["rows"]) > 1}
     if not records:
         raise missing
     return write_validation_figure(records, out)

@@ -17,8 +17,8 @@ from discover.data import BatchPlan, Clustering, Dataset
 from discover.diagnostics.advisor import Advice, Candidate, advise
 from discover.diagnostics.batches import composed_batch_noise, measured_batch_noise
 from discover.diagnostics.embeddings import StreamingKMeans
+from discover.experiments.build import build_data
 from discover.experiments.config import Config
-from discover.experiments.examples import Examples, open_examples
 from discover.experiments.measurement import DiagnosisOptions, Measurement, judgeable, shares
 
 __all__ = ["Diagnosis", "DiagnosisOptions", "diagnose"]
@@ -44,7 +44,7 @@ def diagnose(
     config: Config,
     options: DiagnosisOptions | None = None,
     *,
-    dataset: Dataset | Examples | None = None,
+    dataset: Dataset | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Diagnosis:
     """Ranks the clusterings of a data set by the share of the gradient's noise that lies between their clusters.
@@ -56,7 +56,7 @@ def diagnose(
     Args:
       config: the data, the model, and the batches as they will be drawn (`batches.groups`, `batches.group_size`).
       options: how much is measured.
-      dataset: the data set, if it is loaded already, or examples that are read as they are needed.
+      dataset: the data set, if it is there already; else images are read when they are asked for where that can be.
       say: takes one line of progress.
 
     Returns:
@@ -64,7 +64,8 @@ def diagnose(
     """
     options = options or DiagnosisOptions()
     config = config.check()
-    work = Measurement(config, open_examples(config) if dataset is None else dataset, options)
+    dataset = build_data(config, lazy=True) if dataset is None else dataset
+    work = Measurement(config, dataset, options)
     say(f"gradients of {len(work.chosen)} examples at the start")
     grams = {"start": work.gram(work.start)}
     say(f"{options.warmup_steps} steps of warm-up")
@@ -75,13 +76,16 @@ def diagnose(
     for name, ids, probs in _partitions(work, warm, say):
         ids, probs = judgeable(ids, probs)
         estimates = {stage: work.estimate(gram, ids, probs) for stage, gram in grams.items()}
-        drawn = _composition(work, name, ids, len(probs))
+        plan = _composition(work, name, ids, len(probs))
         noises = None
-        if drawn is not None:
-            size, seed = config.batches.group_size, options.seed
-            noises = {stage: composed_batch_noise(gram, ids, drawn, size, seed=seed) for stage, gram in grams.items()}
+        if plan is not None:
+            drawn, own = plan.batches(0, COMPOSED).cluster_ids, plan.probs
+            noises = {
+                stage: composed_batch_noise(gram, ids, drawn, config.batches.group_size, own, seed=options.seed)
+                for stage, gram in grams.items()
+            }
         candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises))
-    shape = work.examples.example_shape
+    shape = dataset.example_shape
     if len(shape) == 3 and min(shape[:2]) >= 16:
         say("augmentations as clusters")
         estimates = {stage: work.augmented(params) for stage, params in (("start", work.start), ("warm-up", warm))}
@@ -94,7 +98,7 @@ def diagnose(
         num_parameters=work.network.num_parameters,
     )
     facts = {
-        "data": work.examples.name,
+        "data": dataset.name,
         "examples": work.size,
         "model": config.model.name,
         "parameters": work.network.num_parameters,
@@ -115,18 +119,18 @@ def _partitions(
     work: Measurement, params: Any, say: Callable[[str], None]
 ) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
     """Name, the sample's cluster ids and the clusters' probabilities, of every clustering that is a partition."""
-    examples, options, chosen = work.examples, work.options, work.chosen
+    train, options, chosen = work.dataset.train, work.options, work.chosen
     yield work.classes, *shares(work.labels, chosen)
     if work.noise is not None:
-        yield "true classes", *shares(examples.labels, chosen)
+        yield "true classes", *shares(train.labels, chosen)
     for column in dict.fromkeys(("superclass", options.column)):
-        if column is not None and (column in examples.columns or column == options.column):
-            if column not in examples.columns:
-                known = ", ".join(sorted(examples.columns)) or "none"
+        if column is not None and (column in train.columns or column == options.column):
+            if column not in train.columns:
+                known = ", ".join(sorted(train.columns)) or "none"
                 raise ValueError(f"there is no column {column!r}: the columns are {known}")
-            ids = np.asarray(Clustering.from_column(examples.columns[column]).assignments)
+            ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
             yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)
-    classes = examples.num_classes
+    classes = work.dataset.num_classes
     ids = np.asarray(Clustering.random(work.size, min(classes, work.size), options.seed).assignments)
     yield f"random, {classes}", *shares(ids, chosen)
     embeddings = {
@@ -156,8 +160,8 @@ def _partitions(
             yield f"k-means on {kind}, {number}", np.concatenate(parts), count / count.sum()
 
 
-def _composition(work: Measurement, name: str, ids: NDArray, num_clusters: int) -> NDArray[np.int32] | None:
-    """The clusters `[T, G]` of batches that do not draw them independently, for one clustering of the sample.
+def _composition(work: Measurement, name: str, ids: NDArray, num_clusters: int) -> BatchPlan | None:
+    """The plan of batches that do not draw their clusters independently, for one clustering of the sample.
 
     None where the formula is right (random; shuffled has its own column), and for given clusters that are those of
     another clustering.
@@ -168,11 +172,10 @@ def _composition(work: Measurement, name: str, ids: NDArray, num_clusters: int) 
     given = np.reshape(batches.given, (-1, batches.groups)) if batches.composition == "given" else None
     if given is not None and (name != work.given_for or given.max(initial=0) >= num_clusters):
         return None
-    plan = BatchPlan(
+    return BatchPlan(
         np.zeros(len(ids), np.int32), Clustering.from_column(ids), groups=batches.groups, group_size=1,
         composition=batches.composition, seed=work.options.seed, given=given,
     )  # fmt: skip
-    return plan.batches(0, COMPOSED).cluster_ids
 
 
 def _as_drawn(work: Measurement, gram: NDArray[np.float64]) -> dict[str, Any] | None:
@@ -191,7 +194,8 @@ def _as_drawn(work: Measurement, gram: NDArray[np.float64]) -> dict[str, Any] | 
         composition=batches.composition, seed=work.options.seed, given=given,
     )  # fmt: skip
     drawn = plan.batches(0, COMPOSED).indices.reshape(COMPOSED, -1)
-    found = measured_batch_noise(gram, ids, drawn, clustering.probs, seed=work.options.seed)
+    probs = clustering.probs if given is None else plan.probs
+    found = measured_batch_noise(gram, ids, drawn, probs, seed=work.options.seed)
     return {
         "clustering": work.classes,
         "composition": batches.composition,

@@ -6,8 +6,8 @@ import numpy as np
 
 from discover.data import Clustering, Dataset
 from discover.diagnostics.embeddings import cluster_stream
+from discover.experiments.build import build_data
 from discover.experiments.config import Config
-from discover.experiments.examples import Examples, open_examples
 from discover.experiments.measurement import DiagnosisOptions, Measurement
 
 __all__ = ["EMBEDDINGS", "find_clusters"]
@@ -22,7 +22,7 @@ def find_clusters(
     *,
     by: str = "last-layer",
     options: DiagnosisOptions | None = None,
-    dataset: Dataset | Examples | None = None,
+    dataset: Dataset | None = None,
 ) -> Clustering:
     """Clusters the training examples by their gradients after a short warm-up, in streaming passes.
 
@@ -34,7 +34,7 @@ def find_clusters(
       num_clusters: k; clusters that come out empty are dropped.
       by: `last-layer`, the gradient of the last layer; or `projected`, a random projection of all of it.
       options: of the warm-up, and the seed.
-      dataset: the data set, if it is loaded already, or examples that are read as they are needed.
+      dataset: the data set, if it is there already; else images are read when they are asked for where that can be.
 
     Returns:
       A partition of the training split.
@@ -45,7 +45,8 @@ def find_clusters(
     if by not in EMBEDDINGS:
         raise ValueError(f"unknown embedding {by!r}: choose from {', '.join(EMBEDDINGS)}")
     options = options or DiagnosisOptions()
-    work = Measurement(config.check(), open_examples(config) if dataset is None else dataset, options)
+    dataset = build_data(config.check(), lazy=True) if dataset is None else dataset
+    work = Measurement(config, dataset, options)
     embed = work.embedding(by, work.warm_up())
     everything = np.arange(work.size)
     ids = cluster_stream(lambda: embed(everything), num_clusters, seed=options.seed)

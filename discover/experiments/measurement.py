@@ -1,7 +1,7 @@
 """What `diagnose`, `find_clusters` and `validate_advice` share: a network, a sample, gradients of it, a warm-up.
 
-Examples are read from the host a piece at a time (`discover.experiments.examples`); neither the host's memory nor the
-device's ever holds more than one piece of the images, whatever the size of the data set.
+Examples are read from the host a piece at a time: of a data set whose images are read when they are asked for
+(`build_data(config, lazy=True)`), neither the host's memory nor the device's ever holds more than one piece.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from discover.diagnostics.gradients import GradientRows, last_layer, project_row
 from discover.diagnostics.variance import Estimate, estimate, gram_matrix
 from discover.experiments.build import build_network_for
 from discover.experiments.config import Config
-from discover.experiments.examples import Examples, ExamplesInMemory, shapes_of
 from discover.experiments.prepare import build_prepare
 from discover.models import Network
 from discover.training.program import init_key, step_key
@@ -64,27 +63,26 @@ class Measurement:
 
     Args:
       config: the model, the batches and the label noise.
-      data: a data set, or examples that are read as they are needed.
+      dataset: its training images may be `discover.data.rows.Rows`.
       options: how much is measured.
     """
 
-    def __init__(self, config: Config, data: Dataset | Examples, options: DiagnosisOptions):
-        self.examples: Examples = ExamplesInMemory(data) if isinstance(data, Dataset) else data
+    def __init__(self, config: Config, dataset: Dataset, options: DiagnosisOptions):
+        self.dataset = dataset
         self.config = config.with_values({"optimizer.name": "momentum", "clusters.by": "classes"})
-        self.options, self.size = options, len(self.examples.labels)
-        shapes = shapes_of(self.examples)
-        self.network: Network = build_network_for(self.config, shapes)
+        self.options, self.size = options, len(dataset.train)
+        self.network: Network = build_network_for(self.config, dataset)
         self.start = self.network.init(init_key(options.seed))
         self.rng = np.random.default_rng(options.seed)
-        self.noise, self.labels = None, self.examples.labels
+        self.noise, self.labels = None, dataset.train.labels
         if config.data.label_noise > 0:
-            self.noise = LabelNoise(config.data.label_noise, self.examples.num_classes, options.seed)
+            self.noise = LabelNoise(config.data.label_noise, self.dataset.num_classes, options.seed)
             self.labels = self.noise.observe(self.labels, np.arange(self.size), np.zeros(self.size, np.int64))
         self.classes = "classes" if self.noise is None else "observed classes"
         self.given_for = self.classes if config.clusters.by == "classes" else None  # whose ids `batches.given` are
         self.chosen = np.sort(self.rng.permutation(self.size)[: min(options.sample, self.size)])
-        self._prepare, self.scale = build_prepare(self.config, shapes)
-        network, number = self.network, self.examples.num_classes
+        self._prepare, self.scale = build_prepare(self.config, dataset)
+        network, number = self.network, self.dataset.num_classes
 
         def loss(params: Any, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
             x, targets = batch
@@ -98,7 +96,7 @@ class Measurement:
         """Scaled examples and their labels, `size` at a time."""
         for first in range(0, len(indices), size):
             some = indices[first : first + size]
-            yield self.scale(jnp.asarray(self.examples.read(some))), self.labels[some]
+            yield self.scale(jnp.asarray(self.dataset.train.images[some])), self.labels[some]
 
     def pixels(self, indices: NDArray[np.integer]) -> Iterator[NDArray[np.float32]]:
         """Scaled pixels as rows, a piece at a time; those of large images projected."""
@@ -123,7 +121,7 @@ class Measurement:
         config, options = self.config, self.options
         batch_size = config.batches.groups * config.batches.group_size
         plan = BatchPlan(
-            self.examples.labels,
+            self.dataset.train.labels,
             Clustering.single(self.size),
             groups=1,
             group_size=batch_size,
@@ -148,7 +146,7 @@ class Measurement:
         for first in range(0, options.warmup_steps, at_once):
             # Always as many batches, of which the last time not all are used: one shape, one compilation.
             drawn = plan.batches(first, at_once)
-            images = jnp.asarray(self.examples.read(drawn.indices.ravel()))
+            images = jnp.asarray(self.dataset.train.images[drawn.indices.ravel()])
             own = np.arange(drawn.indices.size, dtype=np.int32).reshape(drawn.indices.shape)
             parts: Any = (own, drawn.labels, drawn.cluster_ids, drawn.group_sizes)
             count = min(at_once, options.warmup_steps - first)
@@ -163,7 +161,7 @@ class Measurement:
         """
         data, options = self.config.data, self.options
         augmentation = Augmentation(
-            padding=data.padding, mix="cluster", scale=data.scale, num_classes=self.examples.num_classes
+            padding=data.padding, mix="cluster", scale=data.scale, num_classes=self.dataset.num_classes
         )
         # Mixing happens within a group, as in training; the gradients are each mixed example's own.
         size = min(32, len(self.chosen) // 3)
@@ -178,7 +176,7 @@ class Measurement:
         def batches() -> Iterator[tuple[jax.Array, jax.Array]]:
             for first in range(0, number, 3):
                 some = slice(first, first + 3)
-                images = self.examples.read(indices[some].ravel()).reshape(3, size, *self.examples.example_shape)
+                images = self.dataset.train.images[indices[some]]
                 labels = jnp.asarray(self.labels[indices[some]])
                 x, targets = augment(keys[some], jnp.asarray(images), labels, jnp.asarray(ids[some]))
                 yield x.reshape(-1, *x.shape[2:]), targets.reshape(-1, targets.shape[-1])

@@ -32,6 +32,7 @@ NUM_CLUSTERS, DIM, NUM_EXAMPLES = 10, 10, 16
 ALPHA = 0.1  # = p_min, the largest that the theorem allows
 IN_CLUSTER = 1.0
 BETWEEN = 100.0
+BOUND_SEEDS = 64
 
 
 def reproduce_theory(
@@ -96,7 +97,7 @@ def _bound(num_problems: int, num_steps: int) -> dict[str, Any]:
         size = setting.num_groups * setting.group_size
         bound = theory.theorem_1(theory.constants(problems), hyper["mu"], hyper["alpha"], size, setting.num_groups)
         limit = bound.curve(num_steps, np.sum((start - np.asarray(problems.optimum)) ** 2, axis=-1))
-        row: dict[str, Any] = {**setting._asdict(), "problems": num_problems, "steps": num_steps}
+        row: dict[str, Any] = {**setting._asdict(), "problems": num_problems, "steps": num_steps, "seeds": BOUND_SEEDS}
         for name in ("discover", "paper_discover"):
             error = simulate(
                 problems,
@@ -107,7 +108,7 @@ def _bound(num_problems: int, num_steps: int) -> dict[str, Any]:
                 num_steps=num_steps,
                 num_groups=setting.num_groups,
                 group_size=setting.group_size,
-                num_seeds=64,
+                num_seeds=BOUND_SEEDS,
             )
             ratio = np.asarray(error) / limit
             row[name] = {

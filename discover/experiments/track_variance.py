@@ -17,7 +17,6 @@ from discover.experiments.build import build_clustering
 from discover.experiments.config import Config
 from discover.experiments.prepare import build_prepare
 from discover.models import Network
-from discover.optim import group_value_and_grad
 from discover.training.program import Members
 from discover.training.step import StepBatch, TrainState
 
@@ -49,6 +48,8 @@ class VarianceProbe:
         clusterings = {seed: build_clustering(config, dataset, plan.noise) for seed, plan in plans.items()}
         first = next(iter(clusterings.values()))
         self.num_clusters, self.probs = first.num_clusters, first.probs
+        if config.batches.composition == "given":  # the mean that such batches have, and the optimizer's too
+            self.probs = next(iter(plans.values())).probs
         # Two plans, so that the halves are independent: one plan draws without replacement, which would make them
         # repel each other, and the product of their errors negative on average.
         self.plans = {
@@ -75,8 +76,8 @@ class VarianceProbe:
             x, targets = group
             return jnp.mean(optax.softmax_cross_entropy(network.apply(params, x), targets))
 
-        # One group after the other: the probe must not need more memory than a training step.
-        gradients = group_value_and_grad(loss, mode="map")
+        # As many examples at once as a training step has, and no more: the probe must not need more memory.
+        at_once = max(1, batch_size // max(1, EXAMPLES // 2))
 
         def measure(
             state: TrainState, seed: jax.Array, batch: StepBatch, step: jax.Array, images: jax.Array
@@ -84,7 +85,7 @@ class VarianceProbe:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2), step)
             keys = jax.random.split(key, batch.cluster_ids.shape[0])
             group = jax.vmap(prepare)(keys, images[batch.indices], batch.labels, batch.cluster_ids)
-            _, grads = gradients(state.params, group)
+            grads = jax.lax.map(lambda one: jax.grad(loss)(state.params, one), group, batch_size=at_once)
             halves = jax.tree.map(lambda g: g.reshape(2, self.num_clusters, *g.shape[1:]), grads)
             probs = jnp.asarray(self.probs, jnp.float32)
             found = between_cluster(
@@ -129,8 +130,9 @@ class VarianceProbe:
         """
 
         def probe(step: int, state: TrainState) -> dict[str, np.ndarray]:
-            drawn = [[self.plans[seed, half].batch(step) for half in (0, 1)] for seed in seeds]
-            joined = [[np.concatenate(pair) for pair in zip(*halves)] for halves in drawn]
+            # `batches`, not `batch`, which works out many of the steps ahead that the probe never asks for.
+            drawn = [[self.plans[seed, half].batches(step, 1) for half in (0, 1)] for seed in seeds]
+            joined = [[np.concatenate([part[0] for part in pair]) for pair in zip(*halves)] for halves in drawn]
             fields: Any = (jnp.asarray(np.stack(arrays)) for arrays in zip(*joined))
             found = self._measure(state, members, StepBatch(*fields), jnp.int32(step), images)
             return {name: np.asarray(value) for name, value in found.items()}

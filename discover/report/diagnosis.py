@@ -62,8 +62,9 @@ def _ranking(record: dict[str, Any]) -> Figure:
         *axes[0].plot([], [], marker="d", color=_INK, linestyle=""),
     ]
     words = [f"between clusters ({last})", f"within clusters ({last})", f"between clusters ({first})"]
-    figure.legend(handles, words, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     known = f"{record['parameters']:,} parameters, gradients of {record['sample']:,} of {record['examples']:,} examples"
     note = f"{record['data']}, {record['model']} of {known}; whiskers: bootstrap 95% intervals ({last})"
-    figure.text(0.005, -0.02, note, fontsize=7.5, color="#5b6270", va="top")
+    figure.legend(
+        handles, words, loc="outside lower center", ncols=3, frameon=False, fontsize=8, title=note, title_fontsize=7.5
+    )
     return figure

@@ -106,7 +106,9 @@ def _bound(record: dict[str, Any]) -> Figure:
     right.set_xlabel("problem, groups × examples per group")
     handles = [Line2D([], [], color=_LOOK[n][1], marker=m, linestyle="") for n, m in _PAIR]
     right.legend(handles, [_LOOK[n][0] for n, _ in _PAIR], frameon=False, fontsize=8)
-    _note(figure, record, "left: |B| = 8 independent examples")
+    some = record["bound"]["rows"][0]
+    right_hand = f"right: {some['problems']} problems a setting, {some['steps']} steps, mean over {some['seeds']} seeds"
+    _note(figure, record, f"{right_hand}; left: |B| = 8 independent examples")
     return figure
 
 

@@ -162,9 +162,8 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
     if not values or min(values) > 0:
         axes.set_yscale("log")
         return
-    straight = 10.0 ** math.floor(math.log10(min(positive, default=1.0)))
-    straight = max(straight, 1e-4 * max(positive, default=1.0), -min(values))
-    axes.set_yscale("symlog", linthresh=straight)
+    around = max(min(positive, default=1.0), 1e-4 * max(positive, default=1.0), -min(values), 1e-30)
+    axes.set_yscale("symlog", linthresh=10.0 ** math.ceil(math.log10(around)))
     axes.axhline(0.0, color="#9aa1ab", linewidth=0.8)
 
 

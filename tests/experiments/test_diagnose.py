@@ -68,6 +68,18 @@ def test_balanced_batches_are_judged_as_they_are_composed_and_it_is_said():
     assert "Batches are balanced" in balanced.facts["summary"][-1]
 
 
+def test_given_batches_and_noisy_labels_are_drawn_beside_the_estimate_too():
+    every = {"batches.composition": "given", "batches.groups": 10, "batches.given": tuple(range(10))}
+    options = DiagnosisOptions(sample=300, warmup_steps=5, numbers=(99,))
+    given = diagnose(config(**every), options)
+    row = next(row for row in given.rows if row.name == "classes")
+    assert row.batch_share < 0.01  # every class in every batch: nothing is left between
+    assert given.facts["measured"]["between_cluster"]["value"] < 1e-9
+    noisy = diagnose(config(**{"data.label_noise": 0.4}), options).facts["measured"]
+    assert noisy["clustering"] == "observed classes"
+    assert noisy["between_share"]["value"] > 0.5
+
+
 def test_reason_for_beta_names_the_given_clustering_and_the_cap():
     capped = diagnose(config(**{"batches.groups": 1}), OPTIONS).facts["summary"][-1]
     assert "beta=0.98 for classes" in capped
