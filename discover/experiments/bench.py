@@ -7,6 +7,7 @@ repeat times every candidate once, and a ratio is taken within a repeat. The ste
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -279,8 +280,26 @@ def _operations(config: Config, dataset: Dataset, batch: int) -> float:
     def loss(params, x):
         return jnp.mean(network.apply(params, x))
 
-    cost = jax.jit(jax.grad(loss)).lower(params, x).cost_analysis()
-    return float((cost or {}).get("flops", 0.0))
+    return float(count_operations(jax.make_jaxpr(jax.grad(loss))(params, x).jaxpr))
+
+
+def count_operations(jaxpr: Any) -> int:
+    """Multiplications and additions in the matrix products and convolutions of a program, those inside others too."""
+    total = 0
+    for equation in jaxpr.eqns:
+        name, sizes = equation.primitive.name, [np.shape(v.aval) for v in equation.outvars[:1]]
+        if name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            total += 2 * math.prod(sizes[0]) * math.prod(equation.invars[0].aval.shape[d] for d in contracted)
+        elif name == "conv_general_dilated":
+            filters, dims = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
+            dilations = (*equation.params["lhs_dilation"], 1)  # zeros between the numbers are not multiplied
+            reached = math.prod(filters[d] for d in dims.rhs_spec[1:])
+            total += 2 * math.prod(sizes[0]) * reached // math.prod(dilations)
+        is_program = lambda value: hasattr(value, "eqns") or hasattr(value, "jaxpr")  # noqa: E731
+        for inner in filter(is_program, jax.tree.leaves(equation.params, is_leaf=is_program)):
+            total += count_operations(getattr(inner, "jaxpr", inner))
+    return total
 
 
 def _update_alone(config: Config, dataset: Dataset, bandwidth: float, repeats: int) -> dict[str, Any]:
@@ -302,21 +321,13 @@ def _update_alone(config: Config, dataset: Dataset, bandwidth: float, repeats: i
     )
     ids = jax.device_put(plan.batch(0).cluster_ids[:groups])
 
-    def update(params, state, grads, ids):
+    def update(_, held, grads, ids):
+        params, state = held
         updates, state = make(hyper).update(grads, state, params, cluster_ids=ids)
         return optax.apply_updates(params, updates), state
 
-    state = jax.jit(lambda p: make(hyper).init(p))(params)
-    compiled = jax.jit(update, donate_argnums=(0, 1)).lower(params, state, grads, ids).compile()
-    params, state = compiled(params, state, grads, ids)
-    jax.block_until_ready(params)
-    seconds, calls = [], 10
-    for _ in range(repeats):
-        began = time.perf_counter()
-        for _ in range(calls):
-            params, state = compiled(params, state, grads, ids)
-        jax.block_until_ready((params, state))
-        seconds.append((time.perf_counter() - began) / calls)
+    held = params, jax.jit(lambda p: make(hyper).init(p))(params)
+    seconds = _seconds_in_a_loop(update, held, grads, ids, repeats=repeats)
     size = network.num_parameters
     touched = len(np.unique(plan.batch(0).cluster_ids)) if config.optimizer.name in CLUSTERED else 1
     buffer_bytes = np.dtype(jnp.dtype(config.optimizer.buffer_dtype or "float32")).itemsize
@@ -337,18 +348,27 @@ def _update_alone(config: Config, dataset: Dataset, bandwidth: float, repeats: i
     }
 
 
+def _seconds_in_a_loop(body: Callable[..., Any], held: Any, *others: Any, repeats: int, times: int = 10) -> list[float]:
+    """Seconds of one `held = body(i, held, *others)`, each from several in one program: a call has a price too."""
+
+    def loop(held, *others):
+        return jax.lax.fori_loop(0, times, lambda i, now: body(i, now, *others), held)
+
+    compiled = jax.jit(loop, donate_argnums=0).lower(held, *others).compile()
+    seconds = []
+    for number in range(repeats + 1):
+        began = time.perf_counter()
+        held = jax.block_until_ready(compiled(held, *others))
+        if number:  # the first one warms up
+            seconds.append((time.perf_counter() - began) / times)
+    return seconds
+
+
 def _copy_bandwidth() -> float:
     """Bytes read and written per second by a large copy on the device."""
-    size = 2**28 if jax.default_backend() != "cpu" else 2**25
-    source = jnp.zeros(size, jnp.float32)
-    copy = jax.jit(lambda x: x + 1).lower(source).compile()
-    copy(source).block_until_ready()
-    seconds = []
-    for _ in range(7):
-        began = time.perf_counter()
-        copy(source).block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    return 2 * source.nbytes / min(seconds)
+    source = jnp.zeros(2**28 if jax.default_backend() != "cpu" else 2**25, jnp.float32)
+    moved = 2 * source.nbytes
+    return moved / min(_seconds_in_a_loop(lambda i, x: x + i, source, repeats=7))
 
 
 def _peak_bytes(compiled: Any) -> int | None:

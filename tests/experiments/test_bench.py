@@ -1,8 +1,11 @@
 """`discover bench`: every candidate is timed in turns, and the table says what it means."""
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax import lax
 
-from discover.experiments.bench import BASELINE, HAND_WRITTEN, bench
+from discover.experiments.bench import BASELINE, HAND_WRITTEN, bench, count_operations
 from discover.experiments.config import ConfigError
 from discover.experiments.presets import get_preset
 from discover.report.bench import write_bench_figure
@@ -46,6 +49,21 @@ def test_the_state_grows_with_the_clusters_and_the_floor_with_the_groups(result)
 
 def test_what_is_being_done_is_said_with_a_first_look(result):
     assert any("discover, 4 groups, 5 clusters" in text and "ms a step" in text for text in result[1])
+
+
+def test_operations_are_counted_in_products_and_convolutions_also_inside_other_programs():
+    def count(function, *shapes):
+        return count_operations(jax.make_jaxpr(function)(*map(jnp.ones, shapes)).jaxpr)
+
+    def convolve(x, w):
+        return lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    assert count(lambda a, b: jnp.sin(a @ b), (4, 5), (5, 6)) == 2 * 4 * 5 * 6
+    assert count(jax.jit(lambda a, b: a @ b), (4, 5), (5, 6)) == 2 * 4 * 5 * 6
+    forward = 2 * (2 * 4 * 4) * 3 * 3 * 5 * 7
+    assert count(convolve, (2, 8, 8, 5), (3, 3, 5, 7)) == forward
+    both = jax.grad(lambda x, w: jnp.sum(jnp.sin(convolve(x, w))), (0, 1))
+    assert count(both, (2, 8, 8, 5), (3, 3, 5, 7)) == pytest.approx(3 * forward, rel=0.3)  # borders of zeros count
 
 
 def test_groups_must_divide_the_batch():
