@@ -126,7 +126,10 @@ def _run(
     began = time.monotonic()
     for name in wanted:
         if redraw:
-            found.append({"result": name, "figures": [str(path) for path in _redraw(name, directory)]})
+            figures = _redraw(name, directory)
+            for folder in sorted({str(path.parent) for path in figures if path.suffix != ".html"}):
+                _say(f"figures: {folder}")
+            found.append({"result": name, "figures": [str(path) for path in figures]})
             continue
         if name in OTHERS:
             options = {"quick": scale == "digits", "data": data, "say": _say, "stoppable": _stoppable}

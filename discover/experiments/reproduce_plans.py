@@ -22,8 +22,8 @@ from discover.experiments.reproduce_scales import SCALES, Scale
 
 Figure = Literal["comparison", "structures", "groups", "grid"]
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-ADAM_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01)
-"""As many, as far apart; Adam's steps are measured in units of the parameters, a hundredth of the others' size."""
+ADAM_RATES = (0.00003, 0.0001, 0.0003, 0.001, 0.003)
+"""As many, as far apart, around where Adam and Discover before Adam are at their best."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def _results_e(make: _Maker) -> list[Panel]:
             "discover",
             f"beta={beta:g} nu={nu:g}",
             hyperparameters={"beta": beta, "nu": nu},
-            rates=(0.03, 0.1, 0.3),
+            rates=(0.1, 0.3, 1.0),
             facets={"beta": beta, "nu": nu},
         )
         for beta in make.scale.betas

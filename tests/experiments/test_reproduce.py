@@ -76,7 +76,7 @@ def test_b_has_noise_and_a_long_run():
     long = panel("results-b", "noise-0.8-long")
     assert [row.label for row in long.rows] == ["momentum", "discover"]
     assert {row.config.data.label_noise for row in long.rows} == {0.8}
-    assert long.rows[0].config.training.epochs >= 100
+    assert long.rows[0].config.training.epochs >= 50
     assert long.checkpoints
 
 
@@ -86,7 +86,7 @@ def test_c_d_and_e_vary_what_they_say():
     purity = {(row.config.optimizer.name, row.facets.get("groups")) for row in panel("results-d", "purity").rows}
     assert purity >= {(name, g) for name in ("momentum", "adam", "discover") for g in (1, 2, 4, 8)}
     grid = panel("results-e", "nu-beta").rows
-    assert len({(row.config.optimizer.beta, row.config.optimizer.nu) for row in grid}) == len(grid) == 25
+    assert len({(row.config.optimizer.beta, row.config.optimizer.nu) for row in grid}) == len(grid) == 16
     assert any((row.config.optimizer.beta, row.config.optimizer.nu) == (0.95, 0.95) for row in grid), "the defaults"
 
 
@@ -197,11 +197,11 @@ def test_time_that_is_up_stops_between_units_and_the_next_call_goes_on(grid, tmp
     stopped = run(tiny("results-e"), tmp_path)
     assert stopped["status"] == "stopped"
     assert len(trained) == 4
-    assert len(stopped["panels"]["nu-beta"]["rows"]) == 1  # three units a row
+    assert len(stopped["panels"]["nu-beta"]["rows"]) == 1  # four units a row
     assert json.loads((tmp_path / "results-e/nu-beta/comparison.json").read_text())["status"] == "stopped"
     finished = run(tiny("results-e"), tmp_path, minutes=60)
     assert finished["status"] == "finished"
-    assert len(trained) == 12
+    assert len(trained) == 21
     assert without_times(finished) == without_times(grid[1])
 
 
