@@ -20,7 +20,7 @@ class Ended:
 
 
 def job(config, out, **options):
-    """One run for `launch`: also resume=True, fault="kill:WHO:STEP", own_data=FOLDER."""
+    """One run for `launch`: also resume=True, fault="kill:WHO:STEP", own_data=FOLDER, in_memory=True."""
     return {"config": config.to_dict(), "out": str(out), **options}
 
 

@@ -3,6 +3,7 @@
 Starting processes is what costs time here, so each of them does several runs, one after the other.
 """
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -106,12 +107,22 @@ def losses(folder):
     return [(line["kind"], line["step"], line["loss"]) for line in records.read_metrics(folder)]
 
 
-def assert_same_run(folder, alone, dataset=None):
-    """The records and the parameters of the run on one device, to rounding."""
+@functools.cache
+def params_of(folder, dataset=None):
+    return load_params(folder, dataset=dataset)[1]
+
+
+def assert_same_records(folder, alone):
+    """The records of the run on one device, to rounding."""
     expected = [(line["kind"], line["step"], line["loss"]) for line in alone.members[0].metrics]
     assert [line[:2] for line in losses(folder)] == [line[:2] for line in expected]
     np.testing.assert_allclose([x[2] for x in losses(folder)], [x[2] for x in expected], rtol=1e-5)
-    got, want = (load_params(path, dataset=dataset)[1] for path in (folder, alone.out_dir))
+
+
+def assert_same_run(folder, alone, dataset=None):
+    """The records and the parameters of the run on one device, to rounding."""
+    assert_same_records(folder, alone)
+    got, want = (params_of(path, dataset) for path in (folder, alone.out_dir))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, want)
 
 
@@ -147,7 +158,7 @@ def test_four_processes_resume_to_the_bits_of_an_unbroken_run(four, folder):
     killed, unbroken = folder / "killed", folder / "unbroken"
     assert records.read_json(killed / records.ENVIRONMENT)["resumed"]
     assert (killed / records.METRICS).read_bytes() == (unbroken / records.METRICS).read_bytes()
-    jax.tree.map(np.testing.assert_array_equal, load_params(killed)[1], load_params(unbroken)[1])
+    jax.tree.map(np.testing.assert_array_equal, params_of(killed), params_of(unbroken))
 
 
 def test_two_processes_of_slurm_resume_what_four_began(two, folder, alone):
@@ -173,8 +184,7 @@ def test_each_process_opens_the_files_of_its_own_groups_only(two, folder):
     assert train[1] == {f"train/{name}/{k}.png" for name in "cd" for k in range(PICTURES)}
     tests = sorted(f"test/{name}/{k}.png" for name in "abcd" for k in range(2))
     assert (first - train[0], second - train[1]) == (set(tests[:4]), set(tests[4:]))  # to evaluate on: half each
-    alone = run(make_pictures(folder / "pictures"), folder / "pictures-alone")
-    assert_same_run(folder / "pictures-run", alone)
+    assert_same_records(folder / "pictures-run", run(make_pictures(folder / "pictures"), None))
 
 
 def test_workers_with_their_own_data_train_like_one_that_has_all_of_it(two, folder):
@@ -214,4 +224,5 @@ def test_a_signal_to_one_worker_stops_all_after_the_same_step_and_they_resume(tm
 
 @pytest.mark.slow
 def test_a_worker_may_read_its_data_for_longer_than_the_timeout(tmp_path):
-    assert_all_finished(launch(2, job(CONFIG, tmp_path / "run", fault="slow:1:25"), timeout=12))
+    slow = job(CONFIG, tmp_path / "run", fault="slow:1:25", in_memory=True)  # checkpoints, too, would make all wait
+    assert_all_finished(launch(2, slow, timeout=12))

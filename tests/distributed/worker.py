@@ -67,7 +67,7 @@ for job in json.loads(options.jobs.read_text()):
     try:
         run(
             Config.from_dict(job["config"]),
-            job["out"],
+            None if job.get("in_memory") else job["out"],
             resume=job.get("resume", False),
             team=found,
             dataset=own,
