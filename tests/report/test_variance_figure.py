@@ -54,6 +54,7 @@ def test_axis_shows_estimates_below_zero_and_is_logarithmic_without_them(compari
     track(comparison, "discover", {"between_paper": 30.0, "between_drawn": -10.0})
     with styled():
         figure = draw_tracked_variance(load_report(comparison))
+        assert figure is not None
         above, below = figure.axes
         assert above.get_yscale() == "log"
         assert below.get_yscale() == "symlog"
