@@ -1,13 +1,13 @@
 """One weight gradient per group of a convolution, as one GPU kernel instead of one library call per group.
 
-For padded x [G, b, H, W, C], dy [G, b, H', W', O] and a window of h × w taps with strides s,
+For x [G, b, H, W, C], dy [G, b, H', W', O] and a window of h × w taps with strides s and padding p,
 
-    dW[g, i, j, c, o] = Σ_{n, u, v} x[g, n, u·s + i, v·s + j, c] · dy[g, n, u, v, o]
+    dW[g, i, j, c, o] = Σ_{n, u, v} x[g, n, u·s + i − p, v·s + j − p, c] · dy[g, n, u, v, o]
 
-is for each group a matrix product over its b·H'·W' positions. With channels last, the w taps of one row lie next to
-each other in memory (w·C numbers from the window's first pixel on), so they form one side of the product without being
-gathered first. One library call per group would leave the GPU partly idle at the end of each and need the results
-stacked; here all groups share one launch and one output.
+is for each group a matrix product over its b·H'·W' positions, in which pixels outside the image are zero. With channels
+last, the w taps of one row lie next to each other in memory (w·C numbers from the window's first pixel on), so they
+form one side of the product without being gathered first. One library call per group would leave the GPU partly idle at
+the end of each and need the results stacked; here all groups share one launch and one output.
 """
 
 import functools
@@ -81,12 +81,11 @@ def choose_parts(window: Window, tiles: Tiles, x_shape: tuple[int, ...], outputs
 def grouped_weight_gradient(
     x: jax.Array, dy: jax.Array, window: Window, tiles: Tiles, *, parts: int | None = None, interpret: bool = False
 ) -> jax.Array:
-    """dW [G, h, w, C, O] from unpadded x [G, b, H, W, C] and dy [G, b, H', W', O]; summed in float32, in x's dtype."""
+    """dW [G, h, w, C, O] from x [G, b, H, W, C] and dy [G, b, H', W', O]; summed in float32, in x's dtype."""
     num_groups, images, *_, channels = x.shape
     positions, outputs = images * dy.shape[2] * dy.shape[3], dy.shape[-1]
     if parts is None:
         parts = choose_parts(window, tiles, x.shape, outputs, positions)
-    x = jnp.pad(x, ((0, 0), (0, 0), *window.padding, (0, 0)))
     kernel = functools.partial(
         _kernel,
         window=window,
@@ -115,20 +114,28 @@ def grouped_weight_gradient(
 
 
 def _kernel(x_ref, dy_ref, out_ref, *, window, tiles, image, result, positions):
-    (tap_rows, tap_columns), (stride_y, stride_x), _ = window
+    (tap_rows, tap_columns), (stride_y, stride_x), ((top, _), (left, _)) = window
     height, width, channels = image
     out_height, out_width, outputs = result
     part, tap_row = pl.program_id(2) // tap_rows, pl.program_id(2) % tap_rows
     rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)  # (tap in the row, channel)
     columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
     row_inside, column_inside = rows < tap_columns * channels, columns < outputs
+    # Which taps of the row are inside the image, a bit for each: one mask for all the channels of a tap, so that the
+    # compiler can still load 16 bytes at a time. `lax.div` because `//` would also see to negative numbers.
+    tap = jnp.where(row_inside, jnp.left_shift(1, lax.div(rows, channels)), 0)
 
     def add_positions(step, total):
         position = part * positions + step * tiles.positions + jnp.arange(tiles.positions)
-        number, place = position // (out_height * out_width), position % (out_height * out_width)
-        y, x = place // out_width * stride_y + tap_row, place % out_width * stride_x
+        number, place = lax.div(position, out_height * out_width), lax.rem(position, out_height * out_width)
+        y = lax.div(place, out_width) * stride_y + tap_row - top
+        x = lax.rem(place, out_width) * stride_x - left
         first = ((number * height + y) * width + x) * channels
-        pixels = plgpu.load(x_ref.at[first[:, None] + rows[None, :]], mask=row_inside[None, :], other=0)
+        inside = sum(jnp.where((x + t >= 0) & (x + t < width), 1 << t, 0) for t in range(tap_columns))
+        inside = jnp.where((y >= 0) & (y < height), inside, 0)
+        pixels = plgpu.load(
+            x_ref.at[first[:, None] + rows[None, :]], mask=(inside[:, None] & tap[None, :]) != 0, other=0
+        )
         cotangents = plgpu.load(
             dy_ref.at[(position * outputs)[:, None] + columns[None, :]], mask=column_inside[None, :], other=0
         )
