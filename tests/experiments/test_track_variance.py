@@ -89,17 +89,20 @@ def test_shuffled_batches_contain_the_variance_between_the_configured_clusters_o
 
 
 def test_balanced_and_given_batches_contain_what_their_composition_leaves():
-    pure = variance(run(config("momentum", **STILL), None))
-    balanced = variance(run(config("momentum", **{"batches.composition": "balanced", **STILL}), None))
+    programs = {}
+    pure = variance(run(config("momentum", **STILL), None, programs=programs))
+    balanced = variance(
+        run(config("momentum", **{"batches.composition": "balanced", **STILL}), None, programs=programs)
+    )
     # Ten clusters, each batch two different ones: w - p has the second moment of draws without replacement, 8/9 of
     # that of independent ones for equal probabilities (which digits nearly have).
     for found, other in zip(balanced, pure, strict=True):
         assert found["between_drawn_plain"] == pytest.approx(8 / 9 * other["between_drawn_plain"], rel=0.05)
         assert found["between_drawn"] == found["between_drawn_plain"]
     given = {"batches.composition": "given", "batches.groups": 10, **STILL}
-    every = variance(run(config("momentum", **{"batches.given": tuple(range(10)), **given}), None))
+    every = variance(run(config("momentum", **{"batches.given": tuple(range(10)), **given}), None, programs=programs))
     in_turn = tuple(n for n in range(10) for _ in range(10))  # a whole batch of one class, then of the next
-    one = variance(run(config("momentum", **{"batches.given": in_turn, **given}), None))
+    one = variance(run(config("momentum", **{"batches.given": in_turn, **given}), None, programs=programs))
     for each, single, other in zip(every, one, pure, strict=True):
         between = 2 * other["between_drawn_plain"]
         assert abs(each["between_drawn_plain"]) < 1e-3 * between  # every class in every batch
