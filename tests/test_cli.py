@@ -18,8 +18,9 @@ from discover.cli import COMMANDS, build_app, main
 from tests.report.synthetic import write_comparison, write_run
 
 SMALL = [
-    "--seeds", "2", "--set", "training.steps=20", "--set", "training.eval_every=10", "--set", "model.width=8",
-    "--set", "model.depth=1", "--set", "batches.group_size=8", "--set", "training.steps_per_dispatch=10",
+    "--seeds", "2", "--set", "training.steps=20", "--set", "training.eval_every=10", "--set", "model.name=logistic",
+    "--set", "model.width=none", "--set", "model.depth=none", "--set", "batches.group_size=8",
+    "--set", "training.steps_per_dispatch=10",
 ]  # fmt: skip
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "120"}
 

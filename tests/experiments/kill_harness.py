@@ -2,9 +2,10 @@
 
 usage: kill_harness.py FOLDER SEED KILLS_PER_OPTIMIZER
 
-The parent imports everything once (without touching a device) and forks a child for each attempt. A child trains
-the optimizers in turn, each in its own folder, resuming whatever it finds, until it is killed (SIGKILL): by itself, at
-a step or while a checkpoint is being written; or by the parent, after a random time. The moments come from SEED.
+The parent imports everything once (without touching a device) and forks a child for each attempt. A child trains one
+optimizer, resuming whatever it finds, until it kills itself (SIGKILL) at a step or while a checkpoint is being written;
+or all of them in turn, each in its own folder, until the parent kills it after a random time, or to the end. The
+moments come from SEED.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ class KillsItself(Quiet):
 
 
 def child(base: Path, kill: tuple[str, str, int] | None) -> None:
-    for optimizer in OPTIMIZERS:
+    for optimizer in OPTIMIZERS if kill is None else kill[:1]:
         folder = base / optimizer
         watcher = Quiet()
-        if kill is not None and kill[0] == optimizer:
+        if kill is not None:
             watcher = KillsItself(folder, *kill[1:])
         run(config(optimizer), folder, resume=True, progress=watcher, command=["kill_harness"])
 
