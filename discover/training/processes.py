@@ -15,9 +15,6 @@ import json
 import os
 import signal
 import socket
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -25,11 +22,9 @@ import jax
 
 from discover.training.errors import RunError
 from discover.training.signals import StopRequest
+from discover.training.watch import BEAT, PREFIX, Watch, end_process
 
 T = TypeVar("T")
-
-LOST_WORKER = 75
-"""Exit code of a process that stopped because another one was lost (EX_TEMPFAIL: start all again)."""
 
 TIMEOUT = 60.0
 """Seconds that a worker may be behind the others without progress; then it is lost.
@@ -39,10 +34,7 @@ long dispatch or an evaluation that all are busy with may take as long as it lik
 without a sign of life, which a process gives every second whatever it is busy with.
 """
 
-_BEAT = 1.0  # seconds between signs of life
-_CERTAIN = 5.0  # seconds without one that are enough when a collective has failed already
 _WEEK = 7 * 24 * 3600 * 1000  # milliseconds; whoever is lost before that is noticed by the watch
-_PREFIX = "discover"
 
 
 def connect(
@@ -69,8 +61,8 @@ def connect(
         raise RunError(f"--num-processes must be at least 1, got {num_processes}")
     if process_id is not None and not 0 <= process_id < (num_processes or 1):
         raise RunError(f"--process-id must be from 0 to {(num_processes or 1) - 1}, got {process_id}")
-    if timeout < 9 * _BEAT:
-        raise RunError(f"--worker-timeout must be at least {9 * _BEAT:g} seconds, got {timeout:g}")
+    if timeout < 9 * BEAT:
+        raise RunError(f"--worker-timeout must be at least {9 * BEAT:g} seconds, got {timeout:g}")
     try:
         jax.distributed.initialize(
             coordinator,
@@ -112,7 +104,7 @@ def _one_line_abort() -> Iterator[None]:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
         except OSError:
-            _end("worker 0 is lost: the coordination service that it runs is gone")
+            end_process("worker 0 is lost: the coordination service that it runs is gone")
         libc.signal(number, None)  # some other abort: let it happen
         os.abort()
 
@@ -134,7 +126,7 @@ class Processes:
         self.index, self.count, self.timeout = jax.process_index(), jax.process_count(), timeout
         self._client: Any = None
         self._agreed = 0
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
         if self.count > 1:
             from jax._src import distributed  # the store of keys and values has no public name
 
@@ -153,7 +145,7 @@ class Processes:
         """
         if self._client is None:
             return compute()
-        key = f"{_PREFIX}/agreed/{self._agreed}"
+        key = f"{PREFIX}/agreed/{self._agreed}"
         self._agreed += 1
         if self.first:
             try:
@@ -178,7 +170,7 @@ class Processes:
         """
         if self._client is None:
             return [value]
-        key = f"{_PREFIX}/gathered/{self._agreed}"
+        key = f"{PREFIX}/gathered/{self._agreed}"
         self._agreed += 1
         self._client.key_value_set(f"{key}/{self.index}", json.dumps(value))
         found = (self._client.blocking_key_value_get(f"{key}/{who}", _WEEK) for who in range(self.count))
@@ -188,7 +180,7 @@ class Processes:
         """Returns when all processes are here."""
         if self._client is not None:
             self._agreed += 1
-            self._client.wait_at_barrier(f"{_PREFIX}-{self._agreed}", _WEEK)
+            self._client.wait_at_barrier(f"{PREFIX}-{self._agreed}", _WEEK)
 
     def stop_request(self) -> StopRequest:
         """A wish to stop that all processes hear of, and act on after the same dispatch."""
@@ -205,7 +197,7 @@ class Processes:
         if self._client is None:
             yield
             return
-        self._watch = watch = _Watch(self._client, self.index, self.count, self.timeout)
+        self._watch = watch = Watch(self._client, self.index, self.count, self.timeout)
         watch.start()
         try:
             with _one_line_abort() if not self.first else contextlib.nullcontext():
@@ -214,7 +206,7 @@ class Processes:
             if getattr(error, "exit_code", None) is None and not isinstance(error, KeyboardInterrupt):
                 # Most likely a collective that failed because somebody is gone; the watcher knows better.
                 watch.suspicious = True
-                watch.join(self.timeout + 5 * _BEAT)
+                watch.join(self.timeout + 5 * BEAT)
             watch.leave(f"failed {' '.join(str(error).split())[:300] or type(error).__name__}")
             raise
         else:
@@ -241,7 +233,7 @@ class SharedStop(StopRequest):
     def signal(self) -> int | None:
         self._reads += 1
         self._beat()
-        key = f"{_PREFIX}/stop"
+        key = f"{PREFIX}/stop"
         if self._own is not None and not self._announced:
             self._announced = True
             with contextlib.suppress(Exception):  # somebody else was quicker: theirs counts
@@ -261,112 +253,3 @@ class SharedStop(StopRequest):
         if self._own is not None:
             raise KeyboardInterrupt
         self._own = number
-
-
-class _Watch(threading.Thread):
-    """Gives signs of life, and looks for those of the others.
-
-    Args:
-        client: the store of keys and values.
-        index: which process this is.
-        count: how many there are.
-        timeout: see :data:`TIMEOUT`.
-        clock: seconds that never go back.
-    """
-
-    def __init__(
-        self, client: Any, index: int, count: int, timeout: float, clock: Callable[[], float] = time.monotonic
-    ):
-        super().__init__(name="discover-watch", daemon=True)
-        self.progress = 0
-        self.suspicious = False
-        self._client, self._index, self._count, self._timeout = client, index, count, timeout
-        self._beats = 0
-        self._over = threading.Event()
-        self._clock = clock
-        self._reached = clock()  # when the store last answered
-        self._signs: dict[int, tuple[str, float]] = {}  # who -> (last sign, when it changed)
-        self._failed: dict[int, float] = {}  # who -> when it was seen to have failed
-        self._moved: dict[int, int] = {}  # who -> progress
-        self._behind: dict[int, tuple[int, float]] = {}  # who -> (progress, since when others are further)
-
-    def run(self) -> None:
-        while not self._over.wait(_BEAT):
-            self.turn()
-
-    def turn(self) -> None:
-        """Gives one sign of life and looks once at those of the others."""
-        self._beats += 1
-        try:
-            self._say(f"alive {self._beats} {self.progress}")
-            found = dict(self._client.key_value_dir_get(f"{_PREFIX}/signs"))
-            self._reached = self._clock()
-        except Exception as error:
-            if self._clock() - self._reached > self._patience():
-                self._stop(0, f"its coordination service does not answer ({str(error).splitlines()[0][:100]})")
-            return
-        for who in range(self._count):
-            if who != self._index:
-                self._look(who, found.get(f"{_PREFIX}/signs/{who}", ""))
-
-    def leave(self, last_words: str) -> None:
-        """Ends the watch; the others hear ``last_words``."""
-        self._over.set()
-        with contextlib.suppress(Exception):
-            self._say(last_words)
-
-    def _say(self, sign: str) -> None:
-        self._client.key_value_set(f"{_PREFIX}/signs/{self._index}", sign, allow_overwrite=True)
-
-    def _patience(self) -> float:
-        return min(_CERTAIN, self._timeout / 3) if self.suspicious else self._timeout / 3
-
-    def _look(self, who: int, sign: str) -> None:
-        now = self._clock()
-        kind, _, rest = sign.partition(" ")
-        if kind == "failed":
-            # All may have failed of the same: then each says so itself, and this watch is over in a moment.
-            if now - self._failed.setdefault(who, now) > 3 * _BEAT:
-                self._stop(who, f"it stopped: {rest}")
-            return
-        if kind == "lost":
-            lost, _, reason = rest.partition(" ")
-            if int(lost) != self._index:
-                self._stop(int(lost), reason)
-        if kind == "done":
-            self._signs.pop(who, None)
-            self._moved.pop(who, None)
-            self._behind.pop(who, None)
-            return
-        before, since = self._signs.get(who, (None, now))
-        if sign != before:
-            self._signs[who] = (sign, now)
-        elif now - since > self._patience():
-            self._stop(who, f"no sign of life for {now - since:.0f} seconds")
-        if kind == "alive":
-            progress = self._moved[who] = int(rest.split()[1])
-            if progress >= max(self.progress, *self._moved.values()):
-                self._behind.pop(who, None)
-                return
-            # Counted anew at every step that it takes, and only from when somebody is further than it.
-            at, since = self._behind.get(who, (None, now))
-            if at != progress:
-                self._behind[who] = (progress, now)
-            elif now - since > self._timeout + _BEAT:  # its sign may be that old
-                self._stop(who, f"it has made no progress for {now - since:.0f} seconds while others wait for it")
-
-    def _stop(self, who: int, reason: str) -> None:
-        """Says who is lost, lets the others hear of it, and ends this process."""
-        text = f"worker {who} of {self._count} is lost: {reason}; worker {self._index} stops"
-        with contextlib.suppress(Exception):
-            self._say(f"lost {who} {reason}")
-        if self._index == 0:
-            time.sleep(3 * _BEAT)  # the store ends with this process: the others must read it first
-        _end(text)
-
-
-def _end(text: str) -> None:
-    """Ends this process with one line, from whatever thread."""
-    sys.stderr.write(f"discover: {text}. Start all workers again with --resume\n")
-    sys.stderr.flush()
-    os._exit(LOST_WORKER)

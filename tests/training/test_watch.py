@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discover.training.processes import _Watch
+from discover.training.watch import Watch as RealWatch
 
 TIMEOUT = 10.0
 TICK = 0.25
@@ -25,7 +25,7 @@ class Store:
         return [(key, value) for key, value in self.values.items() if key.startswith(prefix)]
 
 
-class Watch(_Watch):
+class Watch(RealWatch):
     """A watch that notes the stop instead of ending the process."""
 
     stopped = None
