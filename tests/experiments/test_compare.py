@@ -38,7 +38,7 @@ from discover.training.signals import StopRequest
 
 SMALL = [
     "training.steps=20", "training.eval_every=5", "training.steps_per_dispatch=5", "training.seeds=0,1",
-    "model.width=8", "model.depth=1", "batches.group_size=8",
+    "model.name=logistic", "model.width=none", "model.depth=none", "batches.group_size=8",
 ]  # fmt: skip
 
 
