@@ -1,13 +1,13 @@
 """Training on simulated devices: the numbers of one device, and checkpoints that move between device counts."""
 
 import signal
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from discover.cli import main
+from discover.data import Dataset, Split
 from discover.experiments.build import clusters_per_device
 from discover.experiments.config import Config
 from discover.experiments.run import load_params, run
@@ -169,6 +169,59 @@ def test_where_jax_finds_no_other_processes_by_itself_that_is_said(monkeypatch):
         Team.gather(None, "auto")
 
 
+class FirstOfTwo:
+    """The first of two processes; what the second one says is known before."""
+
+    index, count, first = 0, 2, True
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def beat(self):
+        pass
+
+    def gather(self, value):
+        return [value, self.answers.pop(0)]
+
+
+def own_data(names, shape=(4,)):
+    split = Split(np.zeros((len(names), *shape)), np.arange(len(names), dtype=np.int32))
+    return Dataset("mine", split, split, len(names), names)
+
+
+@pytest.mark.parametrize(
+    ("by", "others", "clusters", "given"),
+    [
+        ("classes", ["ant", "bee"], ("ant", "bee", "cow"), "2,0,2,1"),
+        ("workers", ["worker 1"], ("worker 0", "worker 1"), "0,1"),
+    ],
+)
+def test_classes_and_clusters_are_those_of_all_workers(by, others, clusters, given):
+    config = CONFIG.override(["data.shared=false", f"clusters.by={by}", "batches.composition=given"])
+    config = config.override(["batches.groups=2", f"batches.given={given}"]).check()
+    team = Team(2, FirstOfTwo([4], ["ant", "bee"], others))  # pyright: ignore[reportArgumentType]
+    team.check(config)
+    dataset = team.load(config, own_data(("bee", "cow")))
+    assert dataset.class_names == ("ant", "bee", "cow")
+    assert dataset.train.labels.tolist() == dataset.test.labels.tolist() == [1, 2]
+    plan = team.plans(config, dataset, [0])[0]
+    assert plan.clustering.names == clusters
+    assert plan.batch(0).indices.shape == (1, CONFIG.batches.group_size)
+    assert set(plan.batch(0).labels.flat) == ({2} if by == "classes" else {1, 2})
+
+
+def test_numbers_as_names_are_ordered_by_size_and_shapes_must_agree():
+    config = CONFIG.override(["data.shared=false", *GIVEN, "clusters.by=classes"])
+    digits = tuple(str(number) for number in range(12))
+    team = Team(2, FirstOfTwo([4], list(digits)))  # pyright: ignore[reportArgumentType]
+    team.check(config)
+    assert team.load(config, own_data(digits[:3])).class_names == digits
+    team = Team(2, FirstOfTwo([5]))  # pyright: ignore[reportArgumentType]
+    team.check(config)
+    with pytest.raises(RunError, match=r"examples must have one shape, got \[4\], \[5\]"):
+        team.load(config, own_data(digits))
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -179,11 +232,10 @@ def test_where_jax_finds_no_other_processes_by_itself_that_is_said(monkeypatch):
     ],
 )
 def test_workers_with_their_own_data_need_to_be_told_what_nobody_sees(settings, says):
-    several = SimpleNamespace(index=0, count=2, first=True, beat=lambda: None)
     config = CONFIG.override(["data.shared=false", "batches.groups=2"])
     given = [] if "batches.composition=random" in settings else ["batches.composition=given", "batches.given=0,1"]
     with pytest.raises(RunError, match=says):
-        Team(2, several).check(config.override([*given, *settings]).check())  # pyright: ignore[reportArgumentType]
+        Team(2, FirstOfTwo()).check(config.override([*given, *settings]).check())  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
