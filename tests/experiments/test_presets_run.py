@@ -14,7 +14,8 @@ from discover.experiments.run import run
 
 TINY = ["batches.groups=3", "batches.group_size=4", "training.steps_per_dispatch=2", "training.eval_every=2"]
 SHORT = ["training.steps=4", "training.seeds=0", "training.checkpoint_every=0", "training.log_every=1"]
-SMALL_MODEL = ["model.name=logistic", "model.depth=none", "model.width=none", "model.dropout=none", "model.dtype=float32"]
+NO_LAYERS = ["model.depth=none", "model.width=none", "model.dropout=none"]
+SMALL_MODEL = ["model.name=logistic", *NO_LAYERS, "model.dtype=float32"]
 
 
 @pytest.fixture(scope="module")
