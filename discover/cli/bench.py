@@ -116,9 +116,9 @@ def _show(result: dict[str, Any]) -> None:
     if not console.is_terminal:
         console.width = 120
     console.print(steps)
-    console.print()
-    console.print(alone)
-    console.print(
-        f"\n[dim]medians of {result['repeats']} interleaved repeats of {result['steps_per_repeat']} steps "
-        f"(lowest-highest); a copy here moves {result['bytes_per_second'] / 1e9:,.0f} GB/s[/dim]"
-    )
+    note = f"medians of {result['repeats']} interleaved repeats of {result['steps_per_repeat']} steps (lowest-highest)"
+    if result["updates"]:
+        console.print()
+        console.print(alone)
+        note += f"; a copy here moves {result['bytes_per_second'] / 1e9:,.0f} GB/s"
+    console.print(f"\n[dim]{note}[/dim]")

@@ -79,7 +79,8 @@ def bench(
         say: told what is being done.
 
     Returns:
-        A table that JSON can hold: `rows`, `updates`, `environment` and what was asked for.
+        A table that JSON can hold: `rows`, `updates`, `environment` and what was asked for. Ctrl-C in the middle of the
+        repeats ends it with those that were whole, and without `updates`.
 
     Raises:
         ConfigError: a number of groups that does not divide the batch.
@@ -118,29 +119,25 @@ def bench(
             config = _adjusted(config_for(name), batch, g, n)
             add(label, lambda config=config: _candidate(config, dataset, steps))
 
-    for number in range(repeats):
-        say(f"repeat {number + 1} of {repeats}")
-        for candidate in candidates:
-            began = time.perf_counter()
-            for _ in range(calls):
-                candidate.run()
-            candidate.seconds.append((time.perf_counter() - began) / (steps * calls))
+    measured = _take_turns(candidates, repeats, calls, steps, say)
     flops = _operations(base, dataset, batch)
     rows = [_row(candidate, candidates[0], flops) for candidate in candidates]
     candidates.clear()  # what follows needs their memory
 
-    say("timing the updates alone")
-    bandwidth = _copy_bandwidth()
-    configs = [_adjusted(base, batch, *settings[0])]
-    configs += [_adjusted(config_for(name), batch, g, n) for name in grouped[:1] for g, n in settings]
-    updates = [_update_alone(config, dataset, bandwidth, repeats) for config in configs]
+    bandwidth, updates = None, []
+    if measured == repeats:
+        say("timing the updates alone")
+        bandwidth = _copy_bandwidth()
+        configs = [_adjusted(base, batch, *settings[0])]
+        configs += [_adjusted(config_for(name), batch, g, n) for name in grouped[:1] for g, n in settings]
+        updates = [_update_alone(config, dataset, bandwidth, repeats) for config in configs]
     return {
         "preset": base.name,
         "model": base.model.name,
         "dtype": base.model.dtype,
         "parameters": build_network_for(base, dataset).num_parameters,
         "batch": batch,
-        "repeats": repeats,
+        "repeats": measured,
         "steps_per_repeat": steps * calls,
         "operations_per_step": flops,
         "bytes_per_second": bandwidth,
@@ -148,6 +145,29 @@ def bench(
         "updates": updates,
         "environment": records.environment(),
     }
+
+
+def _take_turns(
+    candidates: Sequence[Candidate], repeats: int, calls: int, steps: int, say: Callable[[str], None]
+) -> int:
+    """Times every candidate once in each repeat; returns how many repeats were whole when Ctrl-C ended it, or all."""
+    measured = 0
+    try:
+        for measured in range(repeats):
+            say(f"repeat {measured + 1} of {repeats}")
+            for candidate in candidates:
+                began = time.perf_counter()
+                for _ in range(calls):
+                    candidate.run()
+                candidate.seconds.append((time.perf_counter() - began) / (steps * calls))
+    except KeyboardInterrupt:
+        if not measured:
+            raise
+        say(f"stopped: the table has {measured} of {repeats} repeats, and no updates alone")
+        for candidate in candidates:
+            del candidate.seconds[measured:]
+        return measured
+    return repeats
 
 
 def prepare_candidates(config_for: Callable[[str], Config], wanted: Sequence[tuple[str, int]]) -> list[Candidate]:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from discover.experiments.bench import BASELINE, HAND_WRITTEN, bench, count_operations
+from discover.experiments.bench import BASELINE, HAND_WRITTEN, Candidate, _take_turns, bench, count_operations
 from discover.experiments.config import ConfigError
 from discover.experiments.presets import get_preset
 from discover.report.bench import write_bench_figure
@@ -67,6 +67,23 @@ def test_operations_are_counted_in_products_and_convolutions_also_inside_other_p
     assert count(convolve, (2, 8, 8, 5), (3, 3, 5, 7)) == forward
     both = jax.grad(lambda x, w: jnp.sum(jnp.sin(convolve(x, w))), (0, 1))
     assert count(both, (2, 8, 8, 5), (3, 3, 5, 7)) == pytest.approx(3 * forward, rel=0.3)  # borders of zeros count
+
+
+@pytest.mark.parametrize(("whole", "total"), [(2, 5), (3, 3)])
+def test_ctrl_c_keeps_the_repeats_that_were_whole(whole, total):
+    def candidate(interrupts):
+        calls = iter(range(100))
+
+        def run():
+            if interrupts and next(calls) == whole:
+                raise KeyboardInterrupt
+
+        return Candidate("x", 1, 1, run, 0.0, 0, None)
+
+    candidates, said = [candidate(False), candidate(True)], []
+    assert _take_turns(candidates, total, 1, 1, said.append) == whole
+    assert [len(c.seconds) for c in candidates] == [whole, whole]
+    assert ("stopped" in said[-1]) == (whole < total)
 
 
 def test_groups_must_divide_the_batch():
