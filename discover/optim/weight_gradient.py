@@ -63,7 +63,7 @@ def choose_parts(window: Window, tiles: Tiles, x_shape: tuple[int, ...], outputs
 
     Parts are summed afterwards, so they cost a pass over their sums: the estimate weighs one against the other.
     """
-    num_groups, images, *_, channels = x_shape
+    num_groups, *_, channels = x_shape
     weights = window.taps[0] * window.taps[1] * channels * outputs
     rows = -(-window.taps[1] * channels // tiles.rows)
     one_part = num_groups * window.taps[0] * rows * -(-outputs // tiles.columns)
@@ -74,7 +74,7 @@ def choose_parts(window: Window, tiles: Tiles, x_shape: tuple[int, ...], outputs
         sums = 2 * 4 * num_groups * parts * weights if parts > 1 else 0
         return 2 * num_groups * positions * weights / (TENSOR_RATE * busy) + sums / MEMORY_RATE
 
-    allowed = [n for n in (1, 2, 4, 8, 16) if images % n == 0 and positions // n % tiles.positions == 0]
+    allowed = [n for n in (1, 2, 4, 8, 16, 32, 64) if positions % (n * tiles.positions) == 0]
     return min(allowed, key=seconds)
 
 
