@@ -1,6 +1,6 @@
 """Every batch holds one class of handwritten digits: momentum, Adam and Discover on the same batches.
 
-`python examples/classes_as_clusters.py`, a few seconds on a CPU. The last row is the control: momentum on shuffled
+`python examples/classes_as_clusters.py`, some ten seconds on a CPU. The last row is the control: momentum on shuffled
 batches of the same size. `discover compare digits` does the same with learning rates chosen on a validation split.
 """
 

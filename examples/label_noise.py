@@ -1,7 +1,7 @@
 """Forty percent of the labels are wrong, and batches are pure in the labels as observed: momentum and Discover.
 
 At every sight of an example its label is replaced by a wrong one with probability 0.4, so the clusters are the labels
-that one would really have. `python examples/label_noise.py`, a few seconds on a CPU.
+that one would really have. `python examples/label_noise.py`, some ten seconds on a CPU.
 """
 
 import jax

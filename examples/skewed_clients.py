@@ -4,7 +4,7 @@ Each client holds one to a few classes, and the clients differ in size. How larg
 optimizer, or be learned from the groups that it sees (`estimate_probs=True`).
 The setting and the learning rates were picked by hand, by test accuracy, to show a case in which clients differ enough
 to matter: with milder skew (Dirichlet shares, 200 steps) momentum was as good or better.
-`python examples/skewed_clients.py`, a few seconds on a CPU.
+`python examples/skewed_clients.py`, some ten seconds on a CPU.
 """
 
 import jax
