@@ -9,6 +9,8 @@ from collections.abc import Iterable
 class DataError(ValueError):
     """Something about the data, its files or its clusters is not as it must be."""
 
+    exit_code = 2
+
 
 class DatasetNotFoundError(DataError):
     """A data set's files are not where they were looked for."""

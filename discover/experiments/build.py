@@ -139,7 +139,11 @@ def total_steps(config: Config, dataset: Dataset) -> int:
 
 
 def build_network_for(config: Config, dataset: Dataset) -> Network:
-    """The network, with the convolution that suits the optimizer and the device."""
+    """The network, with the convolution that suits the optimizer and the device.
+
+    Raises:
+        ConfigError: the model lacks an option that is set, or cannot take such examples.
+    """
     model, shape = config.model, dataset.example_shape
     if config.data.crop_size is not None and len(shape) == 3:
         shape = (config.data.crop_size, config.data.crop_size, shape[-1])
@@ -148,16 +152,19 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
         grouped = config.optimizer.name in CLUSTERED and config.batches.groups > 1
         kind = "matmul" if jax.default_backend() == "cpu" else "grouped" if grouped else "lax"
     convolutions = {"lax": None, "grouped": optim.grouped_conv_general_dilated, "matmul": conv_as_matmul}
-    return build_network(
-        model.name,
-        shape,
-        dataset.num_classes,
-        depth=model.depth,
-        width=model.width,
-        dropout=model.dropout,
-        dtype=jnp.dtype(model.dtype),
-        conv_general_dilated=convolutions[kind],
-    )
+    try:
+        return build_network(
+            model.name,
+            shape,
+            dataset.num_classes,
+            depth=model.depth,
+            width=model.width,
+            dropout=model.dropout,
+            dtype=jnp.dtype(model.dtype),
+            conv_general_dilated=convolutions[kind],
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def traced_names(config: Config, members: Sequence[Member]) -> tuple[str, ...]:

@@ -133,6 +133,7 @@ def run(
         if team is not None:
             team.check(config)
             stack.enter_context(team.processes.watching())
+            team.compare(config, describe(everyone))
         directory = None
         if out_dir is not None:
             path = Path(out_dir)

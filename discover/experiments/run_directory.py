@@ -108,6 +108,21 @@ class RunDirectory:
 
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    def mark(self, text: str) -> str:
+        """Leaves a text for those who look for it, in the file that keeps others out; returns it."""
+        assert self._lock is not None  # taken
+        self._lock.truncate(0)
+        self._lock.write(text.encode())
+        self._lock.flush()
+        return text
+
+    def read_mark(self) -> str | None:
+        """The text that whoever took the folder has left; None where there is none."""
+        try:
+            return (self.path / LOCK).read_text()
+        except OSError:
+            return None
+
     def _same_run(self, config: Config, members: list[dict[str, Any]]) -> None:
         try:
             before = Config.from_dict(records.read_json(self.path / records.CONFIG))

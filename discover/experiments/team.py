@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import time
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from discover.training.processes import TIMEOUT, Processes, connect
 from discover.training.step import StepBatch
 
 _OWN_CLUSTERS = ("classes", "superclasses", "column", "workers")
+_OWN_PATHS = ("data.path", "clusters.path")
 
 
 class Team:
@@ -80,6 +84,23 @@ class Team:
             ):
                 if wrong:
                     raise RunError(f"data.shared=false needs {why}")
+
+    def compare(self, config: Config, members: list[dict[str, Any]]) -> None:
+        """Raises unless all processes were started with the same settings; paths may differ from host to host.
+
+        Nothing else would notice: each would train its own copy of the parameters in its own way.
+        """
+        settings = {key: value for key, value in config.flat().items() if key not in _OWN_PATHS}
+        first, *others = self.processes.gather(
+            {key: _brief(value) for key, value in {**settings, "members": members}.items()}
+        )
+        for who, its in enumerate(others, start=1):
+            key = next((key for key in first if its.get(key) != first[key]), None)
+            if key is not None:
+                raise RunError(
+                    f"all workers need the same settings: {key} is {first[key]} for worker 0 and {its.get(key)} for "
+                    f"worker {who}"
+                )
 
     def load(self, config: Config, dataset: Dataset | None = None) -> Dataset:
         """The data set as this process sees it: all labels but not yet images, or all of what is its own.
@@ -151,13 +172,37 @@ class Team:
 class SharedDirectory(RunDirectory):
     """A run's folder on a file system that all processes see; the first one looks and writes, the others hear."""
 
+    patience = 30.0
+    """Seconds that the file system may take to show to others what the first process has written."""
+
     def __init__(self, path: Path, processes: Processes):
         super().__init__(path)
         self._processes = processes
 
     def open(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
         look = super().open
-        return self._processes.agree(lambda: look(config, members, resume=resume, overwrite=overwrite))
+
+        def take() -> tuple[bool, str, str]:
+            finished = look(config, members, resume=resume, overwrite=overwrite)
+            return finished, self.mark(uuid.uuid4().hex), str(self.path.absolute())
+
+        finished, mark, where = self._processes.agree(take)
+        seen = self._processes.gather(self._sees(mark))
+        if not all(seen):
+            raise RunError(
+                f"worker {seen.index(False)} does not see what worker 0 writes in {where}: the output folder must be "
+                "on a file system that all workers share, and --out must lead each of them to it"
+            )
+        return finished
+
+    def _sees(self, mark: str) -> bool:
+        """Whether this process finds in its folder what the first one has left there."""
+        until = time.monotonic() + self.patience
+        while self.read_mark() != mark:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.2)
+        return True
 
     def clear(self) -> None:
         self._processes.agree(super().clear)
@@ -172,3 +217,9 @@ class SharedDirectory(RunDirectory):
 
     def accepts(self, note: dict[str, Any]) -> str | None:
         return self._processes.agree(lambda: super(SharedDirectory, self).accepts(note))
+
+
+def _brief(value: Any) -> str:
+    """A value to show and to compare: what is long is cut, and ends with a fingerprint of all of it."""
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:40]}… ({hashlib.sha256(text.encode()).hexdigest()[:8]})"

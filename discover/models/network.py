@@ -78,7 +78,7 @@ def build_network(
     options: dict[str, Any] = {"depth": depth, "width": width, "dropout_rate": dropout}
     options = {key: value for key, value in options.items() if value is not None}
     if name == "logistic" and options:
-        raise ValueError(f"the logistic model has no {', '.join(options)}")
+        raise ValueError(f"the logistic model has no {', '.join(options)}; leave that at none")
     options["dtype"] = dtype
     if name in ("cnn", "wide_resnet", "resnet"):
         if len(input_shape) != 3:

@@ -6,6 +6,7 @@ the optimizer's state is cut by parameter (`discover.optim.sharding`). Parameter
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -34,9 +35,13 @@ def make_mesh(devices: str | int = "all") -> Mesh:
         devices: how many of this process's devices, or `all`. With several processes it must be `all`.
 
     Raises:
-        RunError: there are not so many.
+        RunError: there are not so many, or not as many in each process.
     """
     everyone = jax.devices()
+    each = collections.Counter(device.process_index for device in everyone)
+    if len(set(each.values())) > 1:
+        found = ", ".join(f"{each[who]} in process {who}" for who in sorted(each))
+        raise RunError(f"all processes must have as many devices, got {found}")
     if devices == "all":
         return Mesh(np.array(everyone), (AXIS,))
     try:

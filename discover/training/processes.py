@@ -9,20 +9,18 @@ processes can be started again with ``--resume``.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import ctypes
 import json
-import os
-import signal
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
 
+from discover.training.aborts import connected, connecting
 from discover.training.errors import RunError
 from discover.training.signals import StopRequest
-from discover.training.watch import BEAT, PREFIX, Watch, end_process
+from discover.training.watch import BEAT, CERTAIN, PREFIX, Watch
 
 T = TypeVar("T")
 
@@ -54,7 +52,7 @@ def connect(
     given = {"--coordinator": coordinator, "--num-processes": num_processes, "--process-id": process_id}
     missing = [name for name, value in given.items() if value is None]
     if missing and len(missing) < 3 and coordinator is not None:
-        raise RunError(f"--coordinator goes with --num-processes and --process-id; {' and '.join(missing)} is missing")
+        raise RunError(f"--coordinator goes with --num-processes and --process-id; missing: {', '.join(missing)}")
     if coordinator is not None and not coordinator.rpartition(":")[2].isdigit():
         raise RunError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
     if num_processes is not None and num_processes < 1:
@@ -63,15 +61,19 @@ def connect(
         raise RunError(f"--process-id must be from 0 to {(num_processes or 1) - 1}, got {process_id}")
     if timeout < 9 * BEAT:
         raise RunError(f"--worker-timeout must be at least {9 * BEAT:g} seconds, got {timeout:g}")
+    where = f" at {coordinator}" if coordinator else ""
+    unreachable = f"the other processes{where} could not be reached within {timeout:g} seconds"
+    hint = "; start all of them, each with its own --process-id and otherwise the same options"
     try:
-        jax.distributed.initialize(
-            coordinator,
-            num_processes,
-            process_id,
-            initialization_timeout=max(1, int(timeout)),
-            # JAX's own heartbeat ends the process without a word about who is missing: ours comes first.
-            heartbeat_timeout_seconds=int(4 * timeout) + 60,
-        )
+        with connecting(unreachable + hint, RunError.exit_code):
+            jax.distributed.initialize(
+                coordinator,
+                num_processes,
+                process_id,
+                initialization_timeout=max(1, int(timeout)),
+                # JAX's own heartbeat ends the process without a word about who is missing: ours comes first.
+                heartbeat_timeout_seconds=int(4 * timeout) + 60,
+            )
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         if isinstance(error, ValueError) and None in given.values():
@@ -79,40 +81,8 @@ def connect(
                 "JAX finds no Slurm, Open MPI, Kubernetes or TPU pod here that says who else there is: give "
                 f"--coordinator HOST:PORT, --num-processes and --process-id ({reason})"
             ) from error
-        where = f" at {coordinator}" if coordinator else ""
-        raise RunError(
-            f"the other processes{where} could not be reached within {timeout:g} seconds ({reason})"
-        ) from error
+        raise RunError(f"{unreachable} ({reason})") from error
     return Processes(timeout=timeout)
-
-
-@contextlib.contextmanager
-def _one_line_abort() -> Iterator[None]:
-    """While entered, the abort that follows the death of the first process ends with a line that names it.
-
-    The coordination service dies with the first process, and JAX's client then aborts the others within milliseconds,
-    with a stack trace and from a thread of its own. No Python code is asked, unless it is a handler of C's signal.
-    """
-    from jax._src import distributed
-
-    host, _, port = (distributed.global_state.coordinator_address or ":0").rpartition(":")
-    libc = ctypes.CDLL(None)
-    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_int)
-    def aborted(number: int) -> None:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-        except OSError:
-            end_process("worker 0 is lost: the coordination service that it runs is gone")
-        libc.signal(number, None)  # some other abort: let it happen
-        os.abort()
-
-    before = libc.signal(signal.SIGABRT, ctypes.cast(aborted, ctypes.c_void_p))
-    try:
-        yield
-    finally:
-        libc.signal(signal.SIGABRT, before)
 
 
 class Processes:
@@ -131,6 +101,7 @@ class Processes:
             from jax._src import distributed  # the store of keys and values has no public name
 
             self._client = distributed.global_state.client
+            self._address = distributed.global_state.coordinator_address or ":0"
 
     @property
     def first(self) -> bool:
@@ -200,14 +171,16 @@ class Processes:
         self._watch = watch = Watch(self._client, self.index, self.count, self.timeout)
         watch.start()
         try:
-            with _one_line_abort() if not self.first else contextlib.nullcontext():
+            with connected(self._address) if not self.first else contextlib.nullcontext():
                 yield
         except BaseException as error:
             if getattr(error, "exit_code", None) is None and not isinstance(error, KeyboardInterrupt):
-                # Most likely a collective that failed because somebody is gone; the watcher knows better.
+                # It may be a collective that failed because somebody is gone: then the watch soon knows who.
                 watch.suspicious = True
-                watch.join(self.timeout + 5 * BEAT)
+                watch.join(CERTAIN + 5 * BEAT)
             watch.leave(f"failed {' '.join(str(error).split())[:300] or type(error).__name__}")
+            # Registered last, so it comes before JAX's own end, which would wait for all others for minutes.
+            atexit.register(watch.part, getattr(error, "exit_code", 1))
             raise
         else:
             watch.leave("done")

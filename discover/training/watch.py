@@ -19,7 +19,8 @@ BEAT = 1.0
 PREFIX = "discover"
 """What the names of our keys in the store begin with."""
 
-_CERTAIN = 5.0  # seconds without one that are enough when a collective has failed already
+CERTAIN = 5.0
+"""Seconds without a sign of life that are enough when a collective has failed already."""
 
 
 class Watch(threading.Thread):
@@ -74,11 +75,28 @@ class Watch(threading.Thread):
         with contextlib.suppress(Exception):
             self._say(last_words)
 
+    def part(self, exit_code: int) -> None:
+        """Ends this process, after :meth:`leave`, unless all others are leaving by themselves too.
+
+        The first process stays until the others have read why it leaves.
+        """
+        until = self._clock() + (6 if self._index == 0 else 3) * BEAT
+        with contextlib.suppress(Exception):  # the store is gone, and with it whoever would wait
+            while self._clock() < until:
+                signs = dict(self._client.key_value_dir_get(f"{PREFIX}/signs"))
+                kinds = {signs.get(f"{PREFIX}/signs/{who}", "").partition(" ")[0] for who in range(self._count)}
+                if kinds <= {"failed", "done"}:
+                    return
+                time.sleep(BEAT / 5)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+
     def _say(self, sign: str) -> None:
         self._client.key_value_set(f"{PREFIX}/signs/{self._index}", sign, allow_overwrite=True)
 
     def _patience(self) -> float:
-        return min(_CERTAIN, self._timeout / 3) if self.suspicious else self._timeout / 3
+        return min(CERTAIN, self._timeout / 3) if self.suspicious else self._timeout / 3
 
     def _look(self, who: int, sign: str) -> None:
         now = self._clock()

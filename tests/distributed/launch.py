@@ -24,10 +24,10 @@ def job(config, out, **options):
     return {"config": config.to_dict(), "out": str(out), **options}
 
 
-def launch(count, *jobs, timeout=60.0, limit=240.0, slurm=False):
+def launch(count, *jobs, timeout=60.0, limit=240.0, slurm=False, of=None):
     """Runs `count` worker processes to their end, each doing one job after the other; returns how each of them ended.
 
-    With `slurm` nobody is told who else there is: they find it in the variables that Slurm sets.
+    With `of` they are told that there are more of them than are started. With `slurm` nobody is told who else there is: they find it in the variables that Slurm sets.
     """
     fault = jobs[-1].get("fault", "")
     path = Path(jobs[0]["out"] + ".jobs.json")
@@ -51,7 +51,8 @@ def launch(count, *jobs, timeout=60.0, limit=240.0, slurm=False):
                 "SLURM_LOCALID": str(index),
             }
         else:
-            command += ["--coordinator", f"localhost:{port}", "--num-processes", str(count), "--process-id", str(index)]
+            command += ["--coordinator", f"localhost:{port}", "--num-processes", str(of or count)]
+            command += ["--process-id", str(index)]
         log = path.with_suffix(f".{index}.log").open("w+")
         workers.append((subprocess.Popen(command, stdout=log, stderr=log, env=environment), log))
     ended: dict[int, float] = {}

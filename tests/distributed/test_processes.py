@@ -202,6 +202,7 @@ def test_workers_with_their_own_data_train_like_one_that_has_all_of_it(two, fold
         ("hang:1:25", 1, "worker 1 of 3 is lost: it has made no progress for"),
         ("kill:0:25", 0, "worker 0 is lost: the coordination service that it runs is gone"),
         ("leave:2:25", 2, "worker 2 of 3 is lost: it stopped: its disk is full"),
+        ("leave:0:25", 0, "worker 0 of 3 is lost: it stopped: its disk is full"),
     ],
 )
 def test_other_ways_to_lose_a_worker_are_named_too(fault, who, says, tmp_path):
@@ -210,6 +211,8 @@ def test_other_ways_to_lose_a_worker_are_named_too(fault, who, says, tmp_path):
     for index in {0, 1, 2} - {who}:
         assert ended[index].code == LOST, ended[index].output[-2000:]
         assert says in ended[index].output.strip().splitlines()[-1]
+    if fault.startswith("leave"):  # it does not wait for those who stop because of it
+        assert (ended[who].code, ended[who].output.strip().splitlines()[-1]) == (2, "error: its disk is full")
     assert_all_finished(launch(3, job(config, tmp_path / "run", resume=True)))
 
 
@@ -226,3 +229,12 @@ def test_a_signal_to_one_worker_stops_all_after_the_same_step_and_they_resume(tm
 def test_a_worker_may_read_its_data_for_longer_than_the_timeout(tmp_path):
     slow = job(CONFIG, tmp_path / "run", fault="slow:1:25", in_memory=True)  # checkpoints, too, would make all wait
     assert_all_finished(launch(2, slow, timeout=12))
+
+
+@pytest.mark.slow
+def test_whoever_finds_no_others_says_so_in_one_line(tmp_path):
+    ended = launch(1, job(CONFIG, tmp_path / "run"), timeout=9, of=2)[0]
+    assert ended.code == 2
+    (line,) = ended.output.splitlines()
+    assert line.startswith("discover: the other processes at localhost:")
+    assert "could not be reached within 9 seconds" in line

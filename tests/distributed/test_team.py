@@ -11,7 +11,7 @@ from discover.data import Dataset, Split
 from discover.experiments.build import clusters_per_device
 from discover.experiments.config import Config
 from discover.experiments.run import load_params, run
-from discover.experiments.team import Team
+from discover.experiments.team import SharedDirectory, Team
 from discover.training.checkpoint import as_wanted, to_read
 from discover.training.devices import make_mesh
 from discover.training.errors import RunError, RunStopped
@@ -148,7 +148,7 @@ def test_arrays_of_checkpoints_fit_any_number_of_devices(stored, wanted):
         (lambda: make_mesh(9), "from 1 to 8, got 9; .*device_count=9"),
         (lambda: make_mesh("many"), "`all` or a whole number, got 'many'"),
         (lambda: run(CONFIG.override(["training.track_variance=4"]), None, team=Team(2)), "one device only"),
-        (lambda: connect("localhost:1234", 2, None), "--process-id is missing"),
+        (lambda: connect("localhost:1234", 2, None), "missing: --process-id"),
         (lambda: connect("localhost", 2, 0), "HOST:PORT, got 'localhost'"),
         (lambda: connect("localhost:1234", 0, 0), "at least 1, got 0"),
         (lambda: connect("localhost:1234", 2, 2), "from 0 to 1, got 2"),
@@ -182,6 +182,78 @@ class FirstOfTwo:
 
     def gather(self, value):
         return [value, self.answers.pop(0)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["optimizer.learning_rate=0.4"], "optimizer.learning_rate is 0.3 for worker 0 and 0.4 for worker 1"),
+        (["training.seeds=1"], r"training.seeds is \(0, 1\) for worker 0 and \(1,\) for worker 1"),
+        (
+            ["batches.given=" + ",".join("0" * 99 + "1")],
+            r"batches.given is \(\) for worker 0 and \(0, .{36}… \(.{8}\) for",
+        ),
+    ],
+)
+def test_workers_that_were_started_with_other_settings_are_refused(settings, says):
+    said = AllHear()
+    Team(2, said).compare(CONFIG.override(["data.path=/here"]), [])  # pyright: ignore[reportArgumentType]
+    other = Team(2, FirstOfTwo(*said.told))  # pyright: ignore[reportArgumentType]
+    other.compare(CONFIG.override(["data.path=/there"]), [])
+    said = AllHear()
+    Team(2, said).compare(CONFIG.override(settings), [])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RunError, match=says):
+        Team(2, FirstOfTwo(*said.told)).compare(CONFIG, [])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_folder_that_another_worker_does_not_see_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(SharedDirectory, "patience", 0.5)
+    first = AllHear()
+    with SharedDirectory(tmp_path / "shared", first) as folder:  # pyright: ignore[reportArgumentType]
+        folder.open(CONFIG, [], resume=False)
+        told, seen = first.told
+        assert seen
+        with SharedDirectory(tmp_path / "shared", SecondOfTwo(told, [True])) as same:  # pyright: ignore[reportArgumentType]
+            assert same.open(CONFIG, [], resume=False) is False
+        with (
+            SharedDirectory(tmp_path / "elsewhere", SecondOfTwo(told, [True])) as other,  # pyright: ignore[reportArgumentType]
+            pytest.raises(RunError, match=f"worker 1 does not see what worker 0 writes in {tmp_path / 'shared'}"),
+        ):
+            other.open(CONFIG, [], resume=False)
+
+
+class AllHear:
+    """A process whose words are kept, and which is alone to say anything."""
+
+    index, count, first = 0, 2, True
+
+    def __init__(self):
+        self.told = []
+
+    def beat(self):
+        pass
+
+    def gather(self, value):
+        self.told.append(value)
+        return [value]
+
+    def agree(self, compute):
+        return self.gather(compute())[0]
+
+
+class SecondOfTwo:
+    """The second of two processes; what the first one says is known before."""
+
+    index, count, first = 1, 2, False
+
+    def __init__(self, agreed, gathered):
+        self.agreed, self.gathered = agreed, gathered
+
+    def gather(self, value):
+        return [*self.gathered, value]
+
+    def agree(self, compute):
+        return self.agreed
 
 
 def own_data(names, shape=(4,)):
@@ -243,6 +315,7 @@ def test_workers_with_their_own_data_need_to_be_told_what_nobody_sees(settings, 
     [
         (["--devices", "99"], "discover: the number of devices must be from 1 to 8, got 99"),
         (["--devices", "3"], "discover: batches.groups must be a multiple of the 3 devices"),
+        (["--set", "model.name=logistic"], "discover: the logistic model has no depth, width; leave that at none"),
         (["--coordinator", "here"], "discover: --coordinator goes with --num-processes and --process-id"),
     ],
 )
