@@ -74,7 +74,8 @@ def diagnose(
         found = find_clusters(config, number, options=DiagnosisOptions(warmup_steps=warmup))
         path = found.save(save_clusters)
         if json_file != "-":
-            typer.echo(f"{found.num_clusters} clusters of gradients: {path} (--set clusters.by=file clusters.path=...)")
+            use = f"--set clusters.by=file --set clusters.path={path}"
+            typer.echo(f"{found.num_clusters} clusters of gradients: {path} (train with {use})")
     write_result(json_file, result.to_json())
 
 
@@ -88,6 +89,10 @@ def configuration(what: str) -> tuple[Any, str]:
     path = Path(what)
     if what in SOURCES:
         return Config(name=what).with_values({"data.source": what}), what
+    if not path.exists() and (path.suffix == ".npz" or len(path.parts) > 1):
+        from discover.cli.errors import CommandError
+
+        raise CommandError(f"there is no folder or file {what}")
     if path.exists():
         source = "npz" if path.suffix == ".npz" else "folder" if path.is_dir() else None
         if source is None:

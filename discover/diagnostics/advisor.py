@@ -228,4 +228,5 @@ def _sentence(candidate: Candidate, groups: int, row: Mapping[str, float], setti
         return f"{share} Discover can remove it: expect about {row['gain']:.1f} times fewer steps than Momentum.{start}"
     if verdict == "try":
         return f"{share} Discover may help a little (expected gain {row['gain']:.2f}).{start}"
-    return f"{share} There is little for Discover to remove (expected gain {row['gain']:.2f}): Momentum is fine."
+    little = "There is little for Discover to remove" if row["batch_share"] < 0.2 else "Removing that would gain little"
+    return f"{share} {little} (expected gain {row['gain']:.2f}): Momentum is fine."

@@ -20,6 +20,7 @@ from discover.diagnostics.variance import (
     check_probs,
     cluster_moments,
     count_members,
+    finite_factors,
     resampled_weights,
 )
 
@@ -201,6 +202,7 @@ def composed_batch_noise(
     group_size: int,
     probs: ArrayLike | None = None,
     *,
+    cluster_sizes: ArrayLike | None = None,
     bootstrap: int = 200,
     confidence: float = 0.95,
     seed: int = 0,
@@ -218,6 +220,8 @@ def composed_batch_noise(
       drawn: int `[T, G]`, the clusters of the groups of T batches.
       group_size: b.
       probs: the clusters' probabilities; their shares of the sample if None.
+      cluster_sizes: `[N]` sizes of the whole clusters, where the sample was taken from them without replacement;
+        None treats the clusters as endless.
       bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
       confidence: of the intervals.
       seed: of the resampling.
@@ -230,6 +234,7 @@ def composed_batch_noise(
     ids = check_ids(cluster_ids, k.shape[0], len(p))
     members = count_members(ids, p, 2)
     counts = np.maximum(members, 1)
+    unseen, shrink = finite_factors(members, cluster_sizes)
     share = _shares(drawn, len(p))
     apart = share - p
     second = apart.T @ apart / len(apart)
@@ -238,15 +243,18 @@ def composed_batch_noise(
     def parts(weights: Floats) -> tuple[Floats, Floats]:
         squares, inner = cluster_moments(k, weights, ids, len(p))
         spread = (squares - np.einsum("rnn->rn", inner)) * counts / np.maximum(counts - 1, 1)
-        between = np.einsum("nm,rnm->r", second, inner) - (spread / counts) @ np.diagonal(second)
-        return spread @ share.mean(axis=0) / size, between
+        between = np.einsum("nm,rnm->r", second, inner) - (spread * unseen / counts) @ np.diagonal(second)
+        return (spread * shrink) @ share.mean(axis=0) / size, between
 
     inside, between = (float(value[0]) for value in parts((1.0 / counts)[ids][None]))
     again = (np.zeros(0), np.zeros(0))
     if bootstrap:
         weights = resampled_weights(np.random.default_rng(seed), ids, members, bootstrap)
         found = [parts(some) for some in np.array_split(weights, max(1, bootstrap // 25))]
-        again = np.concatenate([part[0] for part in found]), np.concatenate([part[1] for part in found])
+        # As in `estimate`: of finite clusters less is left to chance than resampling with replacement says.
+        finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
+        insides, betweens = (finite * np.concatenate(some) for some in zip(*found))
+        again = insides, betweens
     return _with_intervals(inside, between, *again, inside + between, again[0] + again[1], confidence)
 
 

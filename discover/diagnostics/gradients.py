@@ -6,6 +6,7 @@ bias, with a relative error of about sqrt(2/features): enough to tell variances,
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -81,6 +82,12 @@ class GradientRows:
             return flat if project is None else project(flat)
 
         self._rows = jax.jit(rows)
+
+    def at(self, params: Any) -> GradientRows:
+        """The same gradients at other parameters of the same shapes, without compiling again."""
+        other = copy.copy(self)
+        other._params = params
+        return other
 
     def __call__(self, batch: Any) -> NDArray[np.float32]:
         """The gradients of all examples of `batch` (leaves `[S, ...]`), in order."""

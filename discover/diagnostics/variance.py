@@ -68,6 +68,21 @@ def count_members(ids: NDArray[np.intp], probs: Floats, minimum: int) -> NDArray
     return counts
 
 
+def finite_factors(counts: NDArray[np.intp], cluster_sizes: ArrayLike | None) -> tuple[Floats, Floats]:
+    """What a sample without replacement from clusters of these sizes leaves to chance; ones for endless clusters.
+
+    Returns:
+      `[N]` 1 − counts/size, the factor of a sample mean's variance; and (size − 1)/size, from the unbiased sample
+      variance to that of the whole cluster.
+    """
+    if cluster_sizes is None:
+        return np.ones(len(counts)), np.ones(len(counts))
+    sizes = np.asarray(cluster_sizes, np.float64)
+    if sizes.shape != counts.shape or np.any(sizes < counts):
+        raise ValueError(f"cluster_sizes must be at least the sample's counts {counts.tolist()}, got {sizes.tolist()}")
+    return 1.0 - np.maximum(counts, 1) / np.maximum(sizes, 1), (sizes - 1.0) / np.maximum(sizes, 1)
+
+
 def decompose(gradients: ArrayLike, cluster_ids: ArrayLike, probs: ArrayLike | None = None) -> Decomposition:
     """Splits the variance of a sample into in-cluster and between-cluster parts; they add up exactly.
 
@@ -237,11 +252,8 @@ def estimate(
     lone = np.flatnonzero((counts == 1) & (p > 0) & (True if sizes is None else sizes > 1))
     if len(lone):
         raise ValueError(f"cluster {int(lone[0])} has 1 example in the sample; at least 2 are needed")
-    if sizes is not None and (sizes.shape != p.shape or np.any(sizes < counts)):
-        raise ValueError(f"cluster_sizes must be at least the sample's counts {counts.tolist()}, got {sizes.tolist()}")
     m = np.maximum(counts, 1).astype(np.float64)
-    unseen = np.ones_like(m) if sizes is None else 1.0 - m / np.maximum(sizes, 1)
-    shrink = np.ones_like(m) if sizes is None else (sizes - 1.0) / np.maximum(sizes, 1)
+    unseen, shrink = finite_factors(counts, sizes)
     even = (1.0 / m)[ids]
     values = [float(v[0]) for v in _statistics(*cluster_moments(k, even[None], ids, len(p)), p, m, unseen, shrink)]
 

@@ -61,10 +61,17 @@ def diagnose(
 
     Returns:
       A `Diagnosis`.
+
+    Raises:
+      ValueError: the data set does not have the column.
     """
     options = options or DiagnosisOptions()
     config = config.check()
     dataset = build_data(config, lazy=True) if dataset is None else dataset
+    columns = dataset.train.columns
+    if options.column is not None and options.column not in columns:
+        known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
+        raise ValueError(f"there is no column {options.column!r}: {known}")
     work = Measurement(config, dataset, options)
     say(f"gradients of {len(work.chosen)} examples at the start")
     grams = {"start": work.gram(work.start)}
@@ -81,9 +88,12 @@ def diagnose(
         if plan is not None:
             drawn, own = plan.batches(0, COMPOSED).cluster_ids, plan.probs
             noises = {
-                stage: composed_batch_noise(gram, ids, drawn, config.batches.group_size, own, seed=options.seed)
+                stage: composed_batch_noise(
+                    gram, ids, drawn, config.batches.group_size, own,
+                    cluster_sizes=work.whole_sizes(ids, len(probs)), seed=options.seed,
+                )
                 for stage, gram in grams.items()
-            }
+            }  # fmt: skip
         candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises))
     shape = dataset.example_shape
     if len(shape) == 3 and min(shape[:2]) >= 16:
@@ -124,10 +134,7 @@ def _partitions(
     if work.noise is not None:
         yield "true classes", *shares(train.labels, chosen)
     for column in dict.fromkeys(("superclass", options.column)):
-        if column is not None and (column in train.columns or column == options.column):
-            if column not in train.columns:
-                known = ", ".join(sorted(train.columns)) or "none"
-                raise ValueError(f"there is no column {column!r}: the columns are {known}")
+        if column is not None and column in train.columns:
             ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
             yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)
     classes = work.dataset.num_classes

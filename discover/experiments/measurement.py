@@ -91,6 +91,7 @@ class Measurement:
             return jnp.mean(optax.softmax_cross_entropy(network.apply(params, x), targets))
 
         self.loss = loss
+        self._rows = GradientRows(loss, self.start, features=LARGEST_ROW, seed=options.seed)
 
     def pieces(self, indices: NDArray[np.integer], size: int = PIECE) -> Iterator[tuple[jax.Array, NDArray[np.int32]]]:
         """Scaled examples and their labels, `size` at a time."""
@@ -113,8 +114,7 @@ class Measurement:
 
     def gram(self, params: Any) -> NDArray[np.float64]:
         """The Gram matrix of the sample's gradients."""
-        rows = GradientRows(self.loss, params, features=LARGEST_ROW, seed=self.options.seed)
-        return gram_matrix(np.concatenate(list(rows.stream(self.pieces(self.chosen)))))
+        return gram_matrix(np.concatenate(list(self._rows.at(params).stream(self.pieces(self.chosen)))))
 
     def warm_up(self) -> Any:
         """Parameters after a short training with Momentum on shuffled batches, which favours no clustering."""
@@ -181,17 +181,19 @@ class Measurement:
                 x, targets = augment(keys[some], jnp.asarray(images), labels, jnp.asarray(ids[some]))
                 yield x.reshape(-1, *x.shape[2:]), targets.reshape(-1, targets.shape[-1])
 
-        rows = GradientRows(self.loss, params, features=LARGEST_ROW, seed=options.seed)
-        gram = gram_matrix(np.concatenate(list(rows.stream(batches()))))
+        gram = gram_matrix(np.concatenate(list(self._rows.at(params).stream(batches()))))
         return estimate(gram, np.repeat(ids, size), np.full(3, 1 / 3), seed=options.seed)
 
     def estimate(self, gram: NDArray[np.float64], ids: NDArray, probs: NDArray[np.float64]) -> Estimate:
         """The estimate for a partition, from the sample's Gram matrix and cluster ids."""
-        if len(self.chosen) < self.size:
-            return estimate(gram, ids, probs, seed=self.options.seed)
-        # The sample is the population: its own shares are the probabilities, and nothing is left to chance.
-        sizes = np.bincount(ids, minlength=len(probs))
-        return estimate(gram, ids, sizes / sizes.sum(), cluster_sizes=sizes, seed=self.options.seed)
+        sizes = self.whole_sizes(ids, len(probs))
+        if sizes is not None:
+            probs = sizes / sizes.sum()
+        return estimate(gram, ids, probs, cluster_sizes=sizes, seed=self.options.seed)
+
+    def whole_sizes(self, ids: NDArray, num_clusters: int) -> NDArray[np.intp] | None:
+        """The clusters' sizes where the sample is the population, which leaves nothing to chance; None elsewhere."""
+        return np.bincount(ids, minlength=num_clusters) if len(self.chosen) == self.size else None
 
 
 def shares(ids: NDArray, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:

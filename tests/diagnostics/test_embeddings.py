@@ -34,11 +34,13 @@ def test_rows_are_each_examples_gradient_whatever_the_chunk(size):
         np.testing.assert_allclose(rows[i], flat, rtol=1e-4, atol=1e-6)
 
 
-def test_mean_of_the_rows_is_the_batch_gradient():
+def test_mean_of_the_rows_is_the_batch_gradient_also_at_other_parameters():
     data = batch(20)
-    rows = GradientRows(loss, PARAMS, chunk=8)(data)
-    whole = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.grad(loss)(PARAMS, data))])
-    np.testing.assert_allclose(rows.mean(axis=0), whole, rtol=1e-4, atol=1e-6)
+    rows = GradientRows(loss, PARAMS, chunk=8)
+    for params in (jax.tree.map(lambda a: a + 0.1, PARAMS), PARAMS):
+        whole = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.grad(loss)(params, data))])
+        np.testing.assert_allclose(rows.at(params)(data).mean(axis=0), whole, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(rows(data).mean(axis=0), whole, rtol=1e-4, atol=1e-6)  # itself where it was
 
 
 def test_last_layer_selects_the_head():

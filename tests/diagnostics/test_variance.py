@@ -157,6 +157,19 @@ def test_noise_of_composed_batches_is_unbiased_on_a_sample_whatever_composed_the
         assert exact < 0.7 * formula.between_cluster  # so composition matters
 
 
+def test_noise_of_composed_batches_is_exact_where_the_sample_is_everything():
+    x, ids = population(apart=0.5)
+    sizes = np.bincount(ids)
+    drawn = np.array([[0, 1], [0, 2], [1, 2]])
+    means = np.stack([x[ids == n].mean(axis=0) for n in range(3)])
+    apart = np.array([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]]) - 1 / 3
+    found = batches.composed_batch_noise(x @ x.T, ids, drawn, 4, np.full(3, 1 / 3), cluster_sizes=sizes)
+    inside = variance.decompose(x, ids, np.full(3, 1 / 3)).in_cluster / 8
+    assert found.between_cluster.value == pytest.approx(np.mean(np.sum((apart @ means) ** 2, axis=1)), rel=1e-9)
+    assert found.in_cluster.value == pytest.approx(inside, rel=1e-9)
+    assert found.total.low == found.total.high == found.total.value  # nothing is left to chance
+
+
 def test_padding_of_a_batch_does_not_count():
     x, ids = population()
     drawn = np.array([[0, 50, 100, -1], [3, 44, -1, -1]])

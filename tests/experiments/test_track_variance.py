@@ -1,10 +1,19 @@
 """Tracking the variance of a run adds lines and changes nothing else; the lines say what the theory says."""
 
+from functools import cache
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from discover import optim
+from discover.experiments.build import build_data, build_network_for, build_plan
 from discover.experiments.config import Config, ConfigError
 from discover.experiments.run import run
+from discover.experiments.track_variance import VarianceProbe
+from discover.training.program import Members
+from discover.training.step import TrainState
 
 
 def config(optimizer, **values):
@@ -28,8 +37,14 @@ def config(optimizer, **values):
 
 
 @pytest.fixture(scope="module")
-def lines():
-    return {name: run(config(name), None) for name in ("discover", "momentum", "sgd")}
+def programs():
+    """What is compiled once for all runs here."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def lines(programs):
+    return {name: run(config(name), None, programs=programs) for name in ("discover", "momentum", "sgd")}
 
 
 def variance(result):
@@ -55,64 +70,78 @@ def test_discover_removes_the_variance_between_clusters_and_the_others_do_not(li
         assert line["between_paper"] < line["between_paper_sgd"]
 
 
-def test_tracking_does_not_change_the_training(lines):
-    untracked = run(config("discover", **{"training.track_variance": 0}), None)
+def test_tracking_does_not_change_the_training(lines, programs):
+    untracked = run(config("discover", **{"training.track_variance": 0}), None, programs=programs)
     for with_probe, without in zip(lines["discover"].members, untracked.members):
         assert [line for line in with_probe.metrics if line["kind"] != "variance"] == without.metrics
 
 
-def test_the_records_hold_the_same_lines(tmp_path, lines):
-    run(config("discover", **{"training.steps": 60, "training.checkpoint_every": 20}), tmp_path / "a")
-    whole = [line for m in lines["discover"].members for line in m.metrics if line["kind"] == "variance"]
-    recorded = run(config("discover", **{"training.checkpoint_every": 20}), tmp_path / "a", resume=True)
-    assert variance(recorded) == whole
+def test_the_records_hold_the_same_lines(tmp_path, lines, programs):
+    saved = config("discover", **{"training.checkpoint_every": 20})
+    run(saved, tmp_path / "a", programs=programs)
+    recorded = run(saved, tmp_path / "a", resume=True, programs=programs)
+    assert variance(recorded) == variance(lines["discover"])
 
 
-def test_runs_with_label_noise_can_be_tracked():
-    noisy = run(config("discover", **{"data.label_noise": 0.4, "training.steps": 20}), None)
-    assert len(variance(noisy)) == 2
+def test_buffers_take_the_variance_out_of_balanced_batches_too(programs):
+    found = variance(run(config("discover", **{"batches.composition": "balanced"}), None, programs=programs))
+    for line in (line for line in found if line["step"] == 60):
+        assert line["between_drawn"] < 0.5 * line["between_drawn_plain"]
 
 
-# With a learning rate of nearly 0 both runs measure the same parameters on the same examples.
-STILL = {"training.steps": 20, "optimizer.learning_rate": 1e-12}
+@cache
+def digits():
+    """The data set, the network and one set of parameters, at which every composition is measured."""
+    dataset = build_data(config("momentum"))
+    network = build_network_for(config("momentum"), dataset)
+    return dataset, network, jax.jit(network.init)(jax.random.key(0)), jnp.asarray(dataset.train.images)
+
+
+@cache
+def probed(optimizer="momentum", **values):
+    """One measurement at the initial parameters, without training: always of the same examples."""
+    settings = config(optimizer, **{key.replace("__", "."): value for key, value in values.items()})
+    dataset, network, params, images = digits()
+    plan = build_plan(settings, dataset, 0)
+    tx = optim.momentum(0.1) if optimizer == "momentum" else optim.discover(0.1, optim.Clusters(plan.probs))
+    state = jax.tree.map(lambda a: jnp.asarray(a)[None], TrainState(params, tx.init(params)))
+    members = Members({}, jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32))
+    probe = VarianceProbe(settings, dataset, network, {0: plan}).bind([0], members, images)
+    return {name: float(value[0]) for name, value in probe(20, state).items()}
+
+
+def between():
+    """V_bet, from independent groups, of which there are 2."""
+    return 2 * probed()["between_drawn_plain"]
+
+
+def test_observed_labels_have_less_between_their_clusters():
+    noisy = 2 * probed(data__label_noise=0.4)["between_drawn_plain"]
+    assert 0.1 < noisy < between()
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "discover"])
 def test_shuffled_batches_contain_the_variance_between_the_configured_clusters_over_the_batch_size(optimizer):
-    pure = run(config("momentum", **STILL), None)
-    shuffled = run(config(optimizer, **{"batches.composition": "shuffled", **STILL}), None)
-    for found, other in zip(variance(shuffled), variance(pure), strict=True):
-        between = 2 * other["between_drawn_plain"]  # V_bet: 2 groups
-        assert between > 0.1
-        assert found["between_drawn_plain"] == pytest.approx(between / 16, rel=1e-3)  # 2 groups of 8
-        assert found["between_drawn"] == found["between_drawn_plain"]
+    found = probed(optimizer, batches__composition="shuffled")
+    assert between() > 0.1
+    assert found["between_drawn_plain"] == pytest.approx(between() / 16, rel=1e-3)  # 2 groups of 8
+    assert found["between_drawn"] == found["between_drawn_plain"]
 
 
-def test_balanced_and_given_batches_contain_what_their_composition_leaves():
-    programs = {}
-    pure = variance(run(config("momentum", **STILL), None, programs=programs))
-    balanced = variance(
-        run(config("momentum", **{"batches.composition": "balanced", **STILL}), None, programs=programs)
-    )
+def test_balanced_batches_contain_what_their_composition_leaves():
     # Ten clusters, each batch two different ones: w - p has the second moment of draws without replacement, 8/9 of
     # that of independent ones for equal probabilities (which digits nearly have).
-    for found, other in zip(balanced, pure, strict=True):
-        assert found["between_drawn_plain"] == pytest.approx(8 / 9 * other["between_drawn_plain"], rel=0.05)
-        assert found["between_drawn"] == found["between_drawn_plain"]
-    given = {"batches.composition": "given", "batches.groups": 10, **STILL}
-    every = variance(run(config("momentum", **{"batches.given": tuple(range(10)), **given}), None, programs=programs))
+    found = probed(batches__composition="balanced")
+    assert found["between_drawn_plain"] == pytest.approx(8 / 9 * between() / 2, rel=0.05)
+    assert found["between_drawn"] == found["between_drawn_plain"]
+
+
+def test_given_batches_contain_what_their_composition_leaves():
+    every = probed(batches__composition="given", batches__groups=10, batches__given=tuple(range(10)))
+    assert abs(every["between_drawn_plain"]) < 1e-3 * between()  # every class in every batch
     in_turn = tuple(n for n in range(10) for _ in range(10))  # a whole batch of one class, then of the next
-    one = variance(run(config("momentum", **{"batches.given": in_turn, **given}), None, programs=programs))
-    for each, single, other in zip(every, one, pure, strict=True):
-        between = 2 * other["between_drawn_plain"]
-        assert abs(each["between_drawn_plain"]) < 1e-3 * between  # every class in every batch
-        assert single["between_drawn_plain"] == pytest.approx(between, rel=0.05)  # nothing averages out
-
-
-def test_buffers_take_the_variance_out_of_balanced_batches_too():
-    found = variance(run(config("discover", **{"batches.composition": "balanced"}), None))
-    for line in (line for line in found if line["step"] == 60):
-        assert line["between_drawn"] < 0.5 * line["between_drawn_plain"]
+    one = probed(batches__composition="given", batches__groups=10, batches__given=in_turn)
+    assert one["between_drawn_plain"] == pytest.approx(between(), rel=0.05)  # nothing averages out
 
 
 def test_negative_interval_is_refused():
