@@ -25,35 +25,50 @@ def config(**values):
 
 
 @pytest.fixture(scope="module")
-def found():
-    return diagnose(config(), OPTIONS)
+def command(tmp_path_factory):
+    """The command itself, on a small network: where it wrote, and what it printed."""
+    from discover.cli import build_app
+
+    out = tmp_path_factory.mktemp("diagnose")
+    sizes = ["--groups", "1", "--group-size", "16", "--sample", "300", "--warmup", "30"]
+    values = ["--set", "model.depth=1", "--set", "model.width=16"]
+    files = ["--out", str(out), "--json", str(out / "copy.json")]
+    result = CliRunner().invoke(build_app(), ["diagnose", "digits", *sizes, *values, *files])
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+@pytest.fixture(scope="module")
+def found(command):
+    return json.loads((command[0] / "diagnosis.json").read_text())
+
+
+def test_command_writes_table_figure_and_json(command, found):
+    out, printed = command
+    assert "classes" in printed
+    assert all(line in " ".join(printed.split()) for line in found["summary"])
+    assert json.loads((out / "copy.json").read_text()) == found
+    assert (out / "diagnosis.png").stat().st_size > 1000
 
 
 def test_classes_are_ranked_above_random_and_pixels(found):
-    names = [row.name for row in found.rows]
+    names = [row["name"] for row in found["clusterings"]]
     assert names.index("classes") < names.index("k-means on pixels, 10") < names.index("random, 10")
 
 
 def test_random_clusters_have_nothing_between_and_classes_nearly_everything(found):
-    rows = {row.name: row for row in found.rows}
-    assert rows["random, 10"].batch_share < 0.2
-    assert rows["random, 10"].verdict == "leave"
-    assert rows["classes"].batch_share > 0.8
-    assert rows["classes"].verdict == "use"
-    assert rows["classes"].shuffled_share < rows["classes"].batch_share
+    rows = {row["name"]: row for row in found["clusterings"]}
+    assert rows["random, 10"]["batch_share"] < 0.2
+    assert rows["random, 10"]["verdict"] == "leave"
+    assert rows["classes"]["batch_share"] > 0.8
+    assert rows["classes"]["verdict"] == "use"
+    assert rows["classes"]["shuffled_share"] < rows["classes"]["batch_share"]
 
 
 def test_formula_agrees_with_batches_really_drawn(found):
-    stage = next(row for row in found.rows if row.name == "classes").stages["warm-up"]
-    measured = found.facts["measured"]
-    interval = measured["total"]
+    stage = next(row for row in found["clusterings"] if row["name"] == "classes")["stages"]["warm-up"]
+    interval = found["measured"]["total"]
     assert interval["value"] == pytest.approx(stage["batch_noise"], abs=1.3 * (interval["high"] - interval["low"]))
-
-
-def test_diagnosis_is_json_and_says_what_to_do(found):
-    text = json.dumps(found.to_json())
-    assert json.loads(text)["clusterings"][0]["setting"]["beta"] == found.rows[0].setting.beta
-    assert any("classes: with 1 group per batch" in line for line in found.facts["summary"])
 
 
 def test_balanced_batches_are_judged_as_they_are_composed_and_it_is_said():
@@ -74,7 +89,8 @@ def test_given_batches_are_drawn_beside_the_estimate_too():
 
 
 def test_reason_for_beta_names_the_given_clustering_and_the_cap(found):
-    capped = found.facts["summary"][-1]
+    assert any(line.startswith("classes: with 1 group per batch") for line in found["summary"])
+    capped = found["summary"][-1]
     assert "beta=0.98 for classes" in capped
     assert "0.98, the most that is advised" in capped
 
@@ -145,18 +161,6 @@ def test_validation_predicts_and_measures_the_same_setting():
     for row in record["rows"]:
         assert row["measured"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])
     assert record["rows"][0]["predicted"] > record["rows"][1]["predicted"]
-
-
-def test_command_writes_table_figure_and_json(tmp_path):
-    from discover.cli import build_app
-
-    out, target = tmp_path / "out", tmp_path / "d.json"
-    arguments = ["diagnose", "digits", "--groups", "2", "--sample", "60", "--warmup", "5", "--set", "model.width=8"]
-    result = CliRunner().invoke(build_app(), [*arguments, "--out", str(out), "--json", str(target)])
-    assert result.exit_code == 0, result.output
-    assert "classes" in result.output
-    assert json.loads(target.read_text()) == json.loads((out / "diagnosis.json").read_text())
-    assert (out / "diagnosis.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
