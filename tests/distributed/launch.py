@@ -27,8 +27,8 @@ def job(config, out, **options):
 def launch(count, *jobs, timeout=60.0, limit=240.0, slurm=False, of=None):
     """Runs `count` worker processes to their end, each doing one job after the other; returns how each of them ended.
 
-    With `slurm` nobody is told who else there is: they find it in the variables that Slurm sets. With `of` they are told
-    that there are more of them than are started.
+    With `slurm` nobody is told who else there is: they find it in the variables that Slurm sets. With `of` they are
+    told that there are more of them than are started.
     """
     fault = jobs[-1].get("fault", "")
     path = Path(jobs[0]["out"] + ".jobs.json")
