@@ -26,6 +26,7 @@ OPTIMIZERS = {
     "discover": lambda: discover.discover(0.1, CLUSTERS, weight_decay=0.01, mask=MASK),
     "discover_qhm": lambda: discover.discover_qhm(0.1, CLUSTERS, nu=0.7, rate="per_visit", estimate_probs=True),
     "discover_igt": lambda: discover.discover_igt(0.1, CLUSTERS, tail_fraction=2.0, l2=0.01, mask=MASK),
+    "discover_adam": lambda: discover.discover_adam(0.01, CLUSTERS, beta1=0.5, weight_decay=0.01, mask=MASK),
     "paper_discover": lambda: discover.paper_discover(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1),
     "paper_discover_qhm": lambda: discover.paper_discover_qhm(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1, nu=0.5),
     "paper_discover_igt": lambda: discover.paper_discover_igt(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1),

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import NamedSharding
 
 import discover
+from discover.experiments.sections import OPTIMIZERS as COMMAND_LINE
 from discover.optim.sharding import (
     shard_by_parameter,
     sharded_eval_params,
@@ -115,3 +116,7 @@ def test_members_may_train_side_by_side():
     whole = OPTIMIZERS["discover"]()
     sharded = step(shard_by_parameter(whole, mesh), sharded_group_value_and_grad(loss, mesh))
     assert_close(sharded, step(whole, discover.group_value_and_grad(loss)))
+
+
+def test_no_optimizer_of_the_command_line_is_left_out_here():
+    assert set(OPTIMIZERS) == set(COMMAND_LINE)
