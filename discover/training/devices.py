@@ -52,7 +52,7 @@ def make_mesh(devices: str | int = "all") -> Mesh:
         raise RunError(f"with several processes all devices are used: give `all` as their number, not {count}")
     if not 1 <= count <= len(everyone):
         hint = ""
-        if everyone[0].platform == "cpu":
+        if everyone[0].platform == "cpu" and count > 0:
             hint = f"; to simulate them on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count={count}"
         raise RunError(f"the number of devices must be from 1 to {len(everyone)}, got {count}{hint}")
     return Mesh(np.array(everyone[:count]), (AXIS,))

@@ -53,12 +53,14 @@ def connect(
     missing = [name for name, value in given.items() if value is None]
     if missing and len(missing) < 3 and coordinator is not None:
         raise RunError(f"--coordinator goes with --num-processes and --process-id; missing: {', '.join(missing)}")
-    if coordinator is not None and not coordinator.rpartition(":")[2].isdigit():
-        raise RunError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
+    if coordinator is not None:
+        host, _, port = coordinator.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise RunError(f"--coordinator must be HOST:PORT, with a port from 1 to 65535, got {coordinator!r}")
     if num_processes is not None and num_processes < 1:
         raise RunError(f"--num-processes must be at least 1, got {num_processes}")
-    if process_id is not None and not 0 <= process_id < (num_processes or 1):
-        raise RunError(f"--process-id must be from 0 to {(num_processes or 1) - 1}, got {process_id}")
+    if process_id is not None and num_processes is not None and not 0 <= process_id < num_processes:
+        raise RunError(f"--process-id must be from 0 to {num_processes - 1}, got {process_id}")
     if timeout < 9 * BEAT:
         raise RunError(f"--worker-timeout must be at least {9 * BEAT:g} seconds, got {timeout:g}")
     where = f" at {coordinator}" if coordinator else ""
