@@ -207,7 +207,7 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
         noise_ratio=last["noise_ratio"],
         gain=last["gain"],
         setting=setting,
-        memory_bytes=(candidate.num_clusters + 1) * parameters * width,
+        memory_bytes=(candidate.num_clusters * width + 4) * parameters,  # the mean is float32 whatever the buffers
         stages=stages,
         verdict=verdict,
         text=_sentence(candidate, groups, last, setting, verdict),

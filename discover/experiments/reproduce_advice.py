@@ -41,7 +41,7 @@ SMALL_CIFAR = Plan(
 _QUICK: dict[str, Any] = {
     "groups": (2,),
     "label_noise": (0.0,),
-    "steps": 60,
+    "steps": 300,
     "momentum_rates": (0.1, 0.3),
     "discover_rates": (0.1, 0.3),
     "tuning_seeds": (0,),

@@ -112,7 +112,8 @@ def validate(
         record |= rank_correlation(record["rows"])
         say(
             f"{by}, {groups} groups, noise {noise:g}: expected {row['predicted']:.2f}, measured "
-            f"{row['measured']:.2f} (Momentum {row['momentum_steps']:g}, Discover {row['discover_steps']:g} steps)"
+            f"{row['measured']:.2f} (Momentum {row['momentum_steps']:g}, Discover {row['discover_steps']:g} steps"
+            f"{_given_up(row, len(plan.seeds))})"
         )
         save(record)
     for noise, target in zip(plan.label_noise, plan.targets):
@@ -220,6 +221,12 @@ def _measure(config: Config, plan: Plan, race: Race, target: float, num_clusters
         "measured_high": high,
         "censored": min(momentum.reached, found.reached) < len(plan.seeds),
     }
+
+
+def _given_up(row: dict[str, Any], seeds: int) -> str:
+    """Who did not always arrive: then the gain is no more than a bound."""
+    missing = [(name, seeds - row[f"{name.lower()}_reached"]) for name in ("Momentum", "Discover")]
+    return "".join(f"; {name} not there with {count} of {seeds} seeds" for name, count in missing if count)
 
 
 def _momentum(config: Config, plan: Plan, race: Race, target: float) -> Steps:

@@ -151,7 +151,9 @@ def _draw(runs: Mapping[str, Mapping[str, RunRecord]], window: int) -> Figure:
             if column == 0:
                 axes.set_ylabel("between-cluster variance")
         grid[-1][column].set_xlabel(f"step (means per {window})")
-    grid[0][0].legend(frameon=False, fontsize=8)
+    # Above the panels: with many optimizers there is no corner that no curve runs through.
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", frameon=False, fontsize=8, ncols=min(len(labels), 5))
     figure.text(0.005, -0.02, _note(runs, seeds), fontsize=7.5, color="#5b6270", va="top")
     return figure
 

@@ -53,6 +53,20 @@ def test_more_variance_between_clusters_is_ranked_higher_and_random_last():
     json.dumps([row.to_json() for row in rows])
 
 
+def test_advice_for_bfloat16_buffers_counts_their_bytes_and_a_float32_mean():
+    row = advise([candidate("classes", 1.0, 4.0)], num_groups=2, group_size=16, num_parameters=1000, bytes_per_value=2)[
+        0
+    ]
+    assert row.memory_bytes == (10 * 2 + 4) * 1000
+
+
+def test_what_lies_between_but_is_small_beside_the_gradient_is_not_called_little_to_remove():
+    row = advise([candidate("classes", 1.0, 0.5)], num_groups=8, group_size=16, num_parameters=1000)[0]
+    assert row.batch_share > 0.8
+    assert row.verdict == "leave"
+    assert "Removing that would gain little" in row.text
+
+
 def test_of_equal_clusterings_the_smaller_one_comes_first():
     rows = advise(
         [candidate("many", 1.0, 4.0, 100), candidate("few", 1.0, 4.0, 5)],
