@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 
 from discover.training.watch import end_process
@@ -52,7 +53,9 @@ def connected(address: str) -> Iterator[None]:
 
     def aborted() -> None:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+            for _ in range(2):  # a process that is just being ended may still answer once
+                socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+                time.sleep(0.5)
         except OSError:
             end_process("worker 0 is lost: the coordination service that it runs is gone")
 

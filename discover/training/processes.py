@@ -172,22 +172,27 @@ class Processes:
             return
         self._watch = watch = Watch(self._client, self.index, self.count, self.timeout)
         watch.start()
-        try:
-            with connected(self._address) if not self.first else contextlib.nullcontext():
+        # Also around what follows an error: when the first process dies, a collective may fail before JAX aborts.
+        with connected(self._address) if not self.first else contextlib.nullcontext():
+            try:
                 yield
-        except BaseException as error:
-            if getattr(error, "exit_code", None) is None and not isinstance(error, KeyboardInterrupt):
-                # It may be a collective that failed because somebody is gone: then the watch soon knows who.
-                watch.suspicious = True
-                watch.join(CERTAIN + 5 * BEAT)
-            watch.leave(f"failed {' '.join(str(error).split())[:300] or type(error).__name__}")
-            # Registered last, so it comes before JAX's own end, which would wait for all others for minutes.
-            atexit.register(watch.part, getattr(error, "exit_code", 1))
-            raise
-        else:
-            watch.leave("done")
-        finally:
-            self._watch = None
+            except BaseException as error:
+                self._leave_after(error, watch)
+                raise
+            else:
+                watch.leave("done")
+            finally:
+                self._watch = None
+
+    def _leave_after(self, error: BaseException, watch: Watch) -> None:
+        """Tells the others why this process stops, unless the reason is that one of them is gone."""
+        if getattr(error, "exit_code", None) is None and not isinstance(error, KeyboardInterrupt):
+            # It may be a collective that failed because somebody is gone: then the watch soon knows who.
+            watch.suspicious = True
+            watch.join(CERTAIN + 5 * BEAT)
+        watch.leave(f"failed {' '.join(str(error).split())[:300] or type(error).__name__}")
+        # Registered last, so it comes before JAX's own end, which would wait for all others for minutes.
+        atexit.register(watch.part, getattr(error, "exit_code", 1))
 
 
 class SharedStop(StopRequest):
