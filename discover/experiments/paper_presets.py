@@ -210,7 +210,7 @@ def _cifar_preset(
         target_accuracy=0.9 if noise == 0 else 0.6,
         source="paper, CIFAR-10 experiments and appendix",
         reported=reported,
-        cost="78,000 steps: some 40 minutes a seed on one H200, at the 29.5 ms a step of our prototype",
+        cost="78,000 steps: about half an hour a seed on one H200 at 22 to 26 ms a step",
     )  # fmt: skip
 
 
