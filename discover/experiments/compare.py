@@ -370,7 +370,8 @@ def _note(plan: Plan) -> str:
     count = len(plan.seeds)
     text = (
         f"Mean ± standard deviation over {count} seed{'s' if count > 1 else ''} at the last step. "
-        f"Every optimizer sees the same batches; its learning rate is the best of {len(plan.learning_rates)} on the validation split. "
+        f"Every optimizer sees the same batches; its learning rate is the best of {len(plan.learning_rates)} on the "
+        "validation split. "
         f"Steps to {100 * plan.target_accuracy:g}% are counted on the validation split. "
         "Speed is steps per second relative to momentum, all learning rates and seeds training at once "
         "(median of short rounds in which the optimizers take turns, or the whole training where all are long)."
