@@ -140,8 +140,9 @@ def _take_one(
             everyone = study.get_trials(deepcopy=False)
             trial = None
             for orphan in (t for t in everyone if t.state == running):
-                # Its lock is free only if the process that had it is gone.
-                if held.enter_context(claim(trials.lock(orphan.number))):
+                # Its lock is free if the process that had it is gone, or has ended the trial since we looked.
+                free = held.enter_context(claim(trials.lock(orphan.number)))
+                if free and study.get_trials(deepcopy=False)[orphan.number].state == running:
                     trial = optuna.trial.Trial(study, orphan._trial_id)
                     break
             if trial is None:

@@ -29,8 +29,8 @@ SMALL = [
 AXES = ["learning_rate=0.03,0.3", "nu=0,0.95"]
 
 
-def plan(search):
-    trials = 8 if search == "tpe" else None
+def plan(search, kills):
+    trials = max(8, 2 * kills) if search == "tpe" else None  # an attempt may end two before it is killed
     axes = {"axes": AXES, "trials": trials, "seed": 3}
     return make_sweep(get_preset("digits"), "discover", search=search, overrides=SMALL, **axes)
 
@@ -59,7 +59,7 @@ POINTS = {  # what is called, and how late the kill may come
 }
 
 
-def start(folder, search, kill=None):
+def start(folder, search, kills, kill=None):
     """Forks a child that sweeps, and notes beside the folder which trials it ended."""
     child = os.fork()
     if child == 0:
@@ -68,7 +68,7 @@ def start(folder, search, kill=None):
                 point, number = kill
                 kill_at(*POINTS[point][:2], number)
             with open(f"{folder}.{os.getpid()}.ended", "a") as ended:
-                sweep(plan(search), folder, programs={}, say=lambda trial: print(trial["number"], file=ended))
+                sweep(plan(search, kills), folder, programs={}, say=lambda trial: print(trial["number"], file=ended))
         except BaseException:
             import traceback
 
@@ -88,20 +88,20 @@ def main():
     rng = random.Random(seed)
     report = {"kills": []}
     for search in ("grid", "tpe"):
-        if wait(start(base / f"{search}-unbroken", search)) != 0:
+        if wait(start(base / f"{search}-unbroken", search, kills)) != 0:
             raise SystemExit("the unbroken sweep failed")
         points = [name for name in POINTS if search == "tpe" or name in ("recorded", "trained")]
         for index in range(kills if search == "tpe" else (kills + 2) // 4):
             point = points[index % len(points)]
             number = rng.randint(1, POINTS[point][2])
-            status = wait(start(base / f"{search}-broken", search, (point, number)))
+            status = wait(start(base / f"{search}-broken", search, kills, (point, number)))
             report["kills"].append([search, point, number, status])
-        if wait(start(base / f"{search}-broken", search)) != 0:
+        if wait(start(base / f"{search}-broken", search, kills)) != 0:
             raise SystemExit("the last resumption failed")
     for search in ("grid", "tpe") if kills > 3 else ("tpe",):
         # Several at once on one folder, one of which dies between a training and its record.
         fates = [None, None, ("trained", 1)] if kills > 3 else [None, ("trained", 1)]
-        together = [start(base / f"{search}-shared", search, kill) for kill in fates]
+        together = [start(base / f"{search}-shared", search, kills, kill) for kill in fates]
         report[f"{search}-shared"] = [wait(child) for child in together]
     (base / "report.json").write_text(json.dumps(report))
 

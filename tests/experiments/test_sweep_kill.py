@@ -44,7 +44,7 @@ def read(folder, name):
 def test_a_killed_sweep_has_the_same_trials_and_the_same_winner(harness, search):
     folder, report, kills = harness
     killed = [kill for kill in report["kills"] if kill[0] == search and kill[3] == -signal.SIGKILL]
-    assert len(killed) >= (kills // 2 + 1 if search == "tpe" else 1), report["kills"]
+    assert len(killed) >= (max(2, kills // 2) if search == "tpe" else 1), report["kills"]
     unbroken, broken = read(folder, f"{search}-unbroken"), read(folder, f"{search}-broken")
     assert unbroken["status"] == broken["status"] == "finished"
     assert broken["trials"] == unbroken["trials"]
@@ -66,3 +66,35 @@ def test_processes_on_one_folder_share_the_trials_even_if_one_dies(harness):
         if search == "grid":  # with optuna the order in which trials end decides what is tried next
             assert shared["trials"] == alone["trials"]
             assert shared["winner"] == alone["winner"]
+
+
+def test_a_trial_that_another_process_ends_while_we_look_is_not_taken_again(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    from discover.experiments import sweep_optuna
+    from discover.experiments.presets import get_preset
+    from discover.experiments.sweep import make_sweep
+
+    plan = make_sweep(get_preset("digits"), "discover", axes=["learning_rate=0.1,0.3"], search="tpe", trials=2)
+    study = sweep_optuna.open_study(plan, tmp_path, None)
+    theirs = study.ask()
+    claim = sweep_optuna.claim
+
+    def claim_later(path, **options):
+        if path.name == "0000.lock":  # at this moment they tell and let go
+            study.tell(theirs, 0.5)
+        return claim(path, **options)
+
+    class Recorder:
+        def lock(self, number):
+            return tmp_path / "locks" / f"{number:04d}.lock"
+
+        def train(self, number, params, judge):
+            return {"number": number, "state": "complete", "validation_accuracy": {"mean": 0.6}}
+
+        def write(self, record):
+            pass
+
+    monkeypatch.setattr(sweep_optuna, "claim", claim_later)
+    ended = []
+    sweep_optuna._take_one(plan, tmp_path, Recorder(), study, ended.append)
+    assert [record["number"] for record in ended] == [1]
