@@ -58,18 +58,8 @@ def target() -> str:
 
 def compiled_step(preset: str, optimizer: str, groups: int, overrides: list[str]) -> str:
     """The compiled program of a stretch of training steps, as text."""
-    from discover.experiments import bench
-    from discover.experiments.build import (
-        Member,
-        build_members,
-        build_network_for,
-        build_plan,
-        build_programs,
-        drawer,
-        traced_names,
-    )
+    from discover.experiments.bench import adjusted, prepare_step, random_images
     from discover.experiments.presets import get_preset
-    from discover.training.loop import pad
 
     gpu = topologies.get_topology_desc("", "cuda", target_config=target(), topology="1x1x1")
     place = NamedSharding(Mesh(np.array(gpu.devices), "device"), PartitionSpec())
@@ -80,15 +70,10 @@ def compiled_step(preset: str, optimizer: str, groups: int, overrides: list[str]
 
     config = get_preset(preset).config_for(optimizer).override(overrides)
     batch = config.batches.groups * config.batches.group_size
-    dataset = bench._random_images(config, 10)
-    length = {"training.steps_per_dispatch": STEPS, "training.steps": 1_000_000, "training.member_mode": "vmap"}
-    config = bench._adjusted(config, batch, groups, None).with_values(length)
-    members, plan = [Member(0)], build_plan(config, dataset, 0)
-    programs = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
-    arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
-    batches = pad(drawer([plan])(0, STEPS), STEPS)
-    numbers = np.int32(0), np.int32(0)
-    call = (programs.abstract_state(arguments), arguments, batches, dataset.train.images, *numbers)
+    dataset = random_images(config, 10)
+    config = adjusted(config, batch, groups, None).with_values({"training.member_mode": "vmap"})  # as on a GPU
+    programs, members, batches, _ = prepare_step(config, dataset, STEPS)
+    call = (programs.abstract_state(members), members, batches, dataset.train.images, np.int32(0), np.int32(0))
     return programs._advance.lower(*map(shapes, call)).compile().as_text() or ""
 
 

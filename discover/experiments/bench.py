@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ from discover.experiments.config import CLUSTERED, Config, ConfigError
 from discover.experiments.prepare import build_prepare
 from discover.models import Network
 from discover.training.loop import pad
+from discover.training.program import Members, Programs
+from discover.training.step import StepBatch
 
 BASELINE = "momentum"
 HAND_WRITTEN = "optax loop"
@@ -91,7 +93,7 @@ def bench(
     for count in groups:
         if count < 1 or batch % count:
             raise ConfigError(f"groups must divide the batch of {batch} examples, got {count}")
-    dataset = _random_images(base, max((*(clusters or ()), 10)))
+    dataset = random_images(base, max((*(clusters or ()), 10)))
     settings = [(g, n) for n in (clusters or (None,)) for g in groups]
     plain = [name for name in dict.fromkeys([BASELINE, *optimizers]) if name not in CLUSTERED]
     grouped = [name for name in dict.fromkeys(optimizers) if name in CLUSTERED]
@@ -110,13 +112,13 @@ def bench(
         candidates.append(candidate)
 
     for name in plain:
-        add(name, lambda name=name: _candidate(_adjusted(config_for(name), batch, *settings[0]), dataset, steps))
+        add(name, lambda name=name: _candidate(adjusted(config_for(name), batch, *settings[0]), dataset, steps))
     calls = _calls_in(seconds, candidates[0].run)
-    add(HAND_WRITTEN, lambda: _hand_written(_adjusted(base, batch, *settings[0]), dataset, steps))
+    add(HAND_WRITTEN, lambda: _hand_written(adjusted(base, batch, *settings[0]), dataset, steps))
     for g, n in settings:
         for name in grouped:
             label = f"{name}, {g} groups" + ("" if n is None else f", {n} clusters")
-            config = _adjusted(config_for(name), batch, g, n)
+            config = adjusted(config_for(name), batch, g, n)
             add(label, lambda config=config: _candidate(config, dataset, steps))
 
     measured = _take_turns(candidates, repeats, calls, steps, say)
@@ -128,8 +130,8 @@ def bench(
     if measured == repeats:
         say("timing the updates alone")
         bandwidth = _copy_bandwidth()
-        configs = [_adjusted(base, batch, *settings[0])]
-        configs += [_adjusted(config_for(name), batch, g, n) for name in grouped[:1] for g, n in settings]
+        configs = [adjusted(base, batch, *settings[0])]
+        configs += [adjusted(config_for(name), batch, g, n) for name in grouped[:1] for g, n in settings]
         updates = [_update_alone(config, dataset, bandwidth, repeats) for config in configs]
     return {
         "preset": base.name,
@@ -174,12 +176,13 @@ def prepare_candidates(config_for: Callable[[str], Config], wanted: Sequence[tup
     """(optimizer, number of groups) pairs, compiled and warm: for those who time them their own way."""
     base = config_for(BASELINE)
     batch = base.batches.groups * base.batches.group_size
-    dataset = _random_images(base, 10)
+    dataset = random_images(base, 10)
     steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
-    return [_candidate(_adjusted(config_for(name), batch, groups, None), dataset, steps) for name, groups in wanted]
+    return [_candidate(adjusted(config_for(name), batch, groups, None), dataset, steps) for name, groups in wanted]
 
 
-def _adjusted(config: Config, batch: int, groups: int, clusters: int | None) -> Config:
+def adjusted(config: Config, batch: int, groups: int, clusters: int | None) -> Config:
+    """The configuration with that many groups in a batch, and `random_images` for data."""
     values: dict[str, Any] = {"batches.groups": groups, "batches.group_size": batch // groups}
     values |= {"data.source": "npz", "data.path": "random", "data.label_noise": 0.0, "data.validation": 0.0}
     if clusters is not None:
@@ -189,7 +192,8 @@ def _adjusted(config: Config, batch: int, groups: int, clusters: int | None) -> 
     return config.with_values(values)
 
 
-def _random_images(config: Config, at_least: int) -> Dataset:
+def random_images(config: Config, at_least: int) -> Dataset:
+    """Random pictures of the shape that the configuration's data have, enough for ``at_least`` clusters."""
     shape, num_classes = _SHAPES.get(config.data.source, _OTHER)
     count = max(4 * at_least, 1024)
     rng = np.random.default_rng(0)
@@ -198,14 +202,28 @@ def _random_images(config: Config, at_least: int) -> Dataset:
     return Dataset("random", split, split, num_classes, tuple(str(n) for n in range(num_classes)))
 
 
-def _candidate(config: Config, dataset: Dataset, steps: int) -> Candidate:
+class PreparedStep(NamedTuple):
+    """The programs of `discover train`, and the arguments of one call of `advance`, on the host."""
+
+    programs: Programs
+    members: Members
+    batches: StepBatch
+    num_clusters: int
+
+
+def prepare_step(config: Config, dataset: Dataset, steps: int) -> PreparedStep:
+    """What one dispatch of ``steps`` steps needs."""
     config = config.with_values({"training.steps_per_dispatch": steps, "training.steps": 1_000_000})
     members = [Member(0)]
     plan = build_plan(config, dataset, 0)
     programs = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
     arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
-    arguments = jax.device_put(arguments)
-    batches = jax.device_put(pad(drawer([plan])(0, steps), steps))
+    return PreparedStep(programs, arguments, pad(drawer([plan])(0, steps), steps), len(plan.probs))
+
+
+def _candidate(config: Config, dataset: Dataset, steps: int) -> Candidate:
+    prepared = prepare_step(config, dataset, steps)
+    programs, (arguments, batches) = prepared.programs, jax.device_put((prepared.members, prepared.batches))
     images = jax.device_put(dataset.train.images)
     state = programs.start(arguments)
     compiled = programs.prepare_advance(state, arguments, batches, images)
@@ -220,7 +238,7 @@ def _candidate(config: Config, dataset: Dataset, steps: int) -> Candidate:
     return Candidate(
         config.optimizer.name,
         config.batches.groups,
-        len(plan.probs),
+        prepared.num_clusters,
         run,
         programs.compile_seconds,
         state_bytes,

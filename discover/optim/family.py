@@ -158,13 +158,13 @@ def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array,
     kernels = jax.default_backend() == "gpu" and weights.share.size <= update_kernel.MAX_GROUPS
     scalars = update_kernel.pack(weights) if kernels else None
     slices = in_slices.get()
-    same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # in a way that XLA cannot simplify
 
     def rule(path, grads, mean, buffers, affine=None):
         if scalars is None or mean.dtype != jnp.float32 or mean.size == 0:
             return plain(grads, mean, buffers, affine)
         if slices is None:
             if mean.ndim < 2:
+                same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # XLA cannot see that it is
                 grads = grads.at[same_order].get(mode="promise_in_bounds")
             return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
         leaf = slices.find(path)

@@ -114,3 +114,28 @@ def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
     assert choose_tiles(window, 3, 16, 1024) is None
     assert choose_tiles(window, 16, 10, 1024) is None
     assert choose_tiles(window, 16, 16, 100) is None
+
+
+def test_on_a_gpu_vectors_and_matrices_take_the_kernel_and_the_same_step(monkeypatch):
+    rng = np.random.default_rng(0)
+    params = {"scale": jnp.ones(7), "kernel": jnp.ones((3, 5)), "shift": jnp.ones(())}
+    grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=(4, *p.shape)), jnp.float32), params)
+    ids, sizes = jnp.array([2, 0, 2, 1]), jnp.array([3, 2, 1, 0])
+    tx = family.scale_by_discover(family.Clusters.uniform(3), beta=0.9, nu=0.7)
+
+    def two_steps():
+        _, state = tx.update(grads, tx.init(params), cluster_ids=ids, group_sizes=sizes)
+        return tx.update(grads, state, cluster_ids=ids, group_sizes=sizes)
+
+    plain = two_steps()
+    shapes, kernel = [], update_kernel.apply_rule
+
+    def counted(scalars, grads, mean, *rest):
+        shapes.append(mean.shape)
+        return kernel(scalars, grads, mean, *rest, block=8, interpret=True)
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(update_kernel, "apply_rule", counted)
+    fast = two_steps()
+    assert sorted(shapes) == sorted(2 * [p.shape for p in params.values()])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), fast, plain)
