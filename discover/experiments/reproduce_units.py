@@ -90,9 +90,17 @@ def unit_config(row: Row, learning_rate: float, seed: int) -> Config:
 
 
 def unit_name(config: Config) -> str:
-    """Says which configurations train the same network; where the data lies, or a preset's name, does not matter."""
-    same = dataclasses.replace(config.with_values({"data.path": None}), name="")
-    return f"{config.optimizer.name}-{_digest(same.to_dict())}"
+    """Says which configurations train the same network; where the data lies, or a preset's name, does not matter.
+
+    Only what differs from the defaults counts, so that a field added later leaves the names of what is trained alone.
+    """
+    defaults = Config().to_dict()
+    same = {
+        section: {key: value for key, value in values.items() if value != defaults[section][key]}
+        for section, values in config.with_values({"data.path": None}).to_dict().items()
+        if section != "name"
+    }
+    return f"{config.optimizer.name}-{_digest(same)}"
 
 
 def is_done(path: Path) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from discover.cli.reproduce_others import OTHERS
 from discover.experiments import reproduce_units as module
-from discover.experiments.config import ConfigError
+from discover.experiments.config import Config, ConfigError
 from discover.experiments.presets import OURS, PLAIN, get_preset
 from discover.experiments.reproduce import is_done, reproduce, unit_config, unit_name
 from discover.experiments.reproduce_plans import ADAM_RATES, RESULTS, SCALES, get_result
@@ -149,6 +149,20 @@ def test_a_unit_is_known_by_what_it_trains_not_by_where_the_data_lies():
     assert unit_name(config.with_values({"data.path": "elsewhere"})) == unit_name(config)
     others = [unit_config(panel("results-a", "clean").rows[0], 0.1, 1), config.with_values({"optimizer.l2": 0.0})]
     assert len({unit_name(other) for other in (config, *others)}) == 3
+
+
+def test_a_field_added_later_leaves_the_names_of_trained_units_alone(monkeypatch):
+    config = unit_config(panel("results-a", "clean").rows[0], 0.1, 0)
+    before = unit_name(config)
+    whole = Config.to_dict
+
+    def with_a_new_field(self):
+        tree = whole(self)
+        tree["data"]["added_later"] = 7
+        return tree
+
+    monkeypatch.setattr(Config, "to_dict", with_a_new_field)
+    assert unit_name(config) == before
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
