@@ -231,8 +231,7 @@ def _results_a(make: _Maker) -> list[Panel]:
 def _results_b(make: _Maker) -> list[Panel]:
     options: dict[str, Any] = {"changes": {"data.label_noise": 0.4}, "lowest_rate": False}
     noisy = _all_optimizers(make, length=make.scale.noise_length, **options)
-    rates = (0.03, 0.1, 0.3)[: 3 if make.scale.name == "small" else 2]
-    options = {"changes": {"data.label_noise": 0.8}, "length": make.scale.long_length, "rates": rates}
+    options = {"changes": {"data.label_noise": 0.8}, "length": make.scale.long_length, "rates": (0.1, 0.3)}
     long = [make.row(name, **options) for name in ("momentum", "discover")]
     return [
         make.panel("noise-0.4", "Classes as clusters, label noise 0.4", noisy),
