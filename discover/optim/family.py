@@ -17,8 +17,7 @@ The rule:
 Equation 3 of the paper is (F1) with ν = 0; `docs/family.md` has the reductions and the reading of the rest.
 """
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +35,7 @@ from discover.optim._checks import (
 )
 from discover.optim._context import in_slices
 from discover.optim.clusters import Clusters
+from discover.optim.leaves import Leaf, Result, map_leaves, small_ones_together
 
 FEW_CLUSTERS = 64
 
@@ -146,38 +146,47 @@ def known_clusters(cluster_ids: jax.Array, num_clusters: int) -> jax.Array:
     return (cluster_ids >= 0) & (cluster_ids < num_clusters)
 
 
-def rule_for(weights: BatchWeights) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
-    """(F1) to (F3) for one parameter at this step: `apply_rule`, on a GPU as one kernel that moves each number once.
-
-    Takes the parameter's path before the arguments of `apply_rule`: slices on several devices are found by it.
+def rule_for(weights: BatchWeights) -> Callable[[Sequence[Leaf]], Sequence[Result]]:
+    """(F1) to (F3) for the parameters at this step: `apply_rule`, on a GPU as kernels that move each number once.
 
     The gradients of vectors (biases, scales of norms) are sums over activations, on which XLA would impose the memory
     layout that a kernel needs; a gather on the way keeps it to itself (docs/performance.md).
     """
-    plain = functools.partial(apply_rule, weights)
-    kernels = jax.default_backend() == "gpu" and weights.share.size <= update_kernel.MAX_GROUPS
-    scalars = update_kernel.pack(weights) if kernels else None
-    slices = in_slices.get()
 
-    def rule(path, grads, mean, buffers, affine=None):
-        if scalars is None or mean.dtype != jnp.float32 or mean.size == 0:
-            return plain(grads, mean, buffers, affine)
-        if slices is None:
-            if mean.ndim < 2:
-                same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # XLA cannot see that it is
-                grads = grads.at[same_order].get(mode="promise_in_bounds")
-            return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
-        leaf = slices.find(path)
-        if leaf is None:  # an optimizer around this one has made another tree of the parameters
-            return plain(grads, mean, buffers, affine)
+    def plain(leaf: Leaf) -> Result:
+        return apply_rule(weights, *leaf[1:])
+
+    if jax.default_backend() != "gpu" or weights.share.size > update_kernel.MAX_GROUPS:
+        return lambda leaves: [plain(leaf) for leaf in leaves]
+    scalars = update_kernel.pack(weights)
+
+    def kernel(leaf: Leaf) -> Result:
+        _, grads, mean, buffers, affine = leaf
+        if mean.dtype != jnp.float32 or mean.size == 0:
+            return plain(leaf)
+        if mean.ndim < 2:
+            same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # XLA cannot see that it is
+            grads = grads.at[same_order].get(mode="promise_in_bounds")
+        return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
+
+    slices = in_slices.get()
+    if slices is None:
+        return small_ones_together(kernel)
+
+    def kernel_on_slices(leaf: Leaf) -> Result:
+        path, grads, mean, buffers, affine = leaf
+        place = slices.find(path)
+        # Not found: an optimizer around this one has made another tree of the parameters.
+        if place is None or mean.dtype != jnp.float32 or mean.size == 0:
+            return plain(leaf)
         scale, offset = (None, ()) if affine is None else (affine.scale, (affine.offset,))
 
-        def on_slices(scalars, scale, grads, mean, buffers, *offset):
+        def on_one_device(scalars, scale, grads, mean, buffers, *offset):
             return update_kernel.apply_rule(scalars, grads, mean, buffers, Affine(scale, *offset) if offset else None)
 
-        return slices.on_each_device(leaf, on_slices, (scalars, scale), (grads, mean, buffers, *offset), (0, 0, 1))
+        return slices.on_each_device(place, on_one_device, (scalars, scale), (grads, mean, buffers, *offset), (0, 0, 1))
 
-    return rule
+    return lambda leaves: [kernel_on_slices(leaf) for leaf in leaves]
 
 
 def apply_rule(
@@ -247,22 +256,6 @@ def through(affine: Affine | None, grads: jax.Array) -> jax.Array:
     if affine is None:
         return grads
     return jnp.asarray(affine.scale, grads.dtype) * grads + affine.offset.astype(grads.dtype)[None]
-
-
-def map_leaves(
-    rule: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], grads: Any, state: DiscoverState, affine: Affine | None
-) -> tuple[Any, Any, Any]:
-    """Applies `rule(path, grads, mean, buffers, affine)` to each parameter: trees of directions, means and buffers."""
-    with_path, treedef = jax.tree_util.tree_flatten_with_path(grads)
-    paths, leaves = [path for path, _ in with_path], [leaf for _, leaf in with_path]
-    if affine is None:
-        affines: list[Affine | None] = [None] * len(leaves)
-    else:
-        affines = [Affine(affine.scale, offset) for offset in jax.tree.leaves(affine.offset)]
-    each = zip(paths, leaves, jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers), affines)
-    results = [rule(*leaf) for leaf in each]
-    direction, mean, buffers = (treedef.unflatten([r[part] for r in results]) for part in range(3))
-    return direction, mean, buffers
 
 
 def scale_by_discover(

@@ -26,11 +26,11 @@ from discover.optim.family import (
     GroupTransformation,
     average_by_cluster,
     batch_weights,
-    map_leaves,
     scale_by_discover,
     through,
 )
 from discover.optim.groups import mean_over_groups
+from discover.optim.leaves import map_leaves
 from discover.optim.optimizers import direction_to_optimizer, transported
 
 
@@ -180,7 +180,11 @@ def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: A
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
         weights, _ = batch_weights(ids, sizes, probs, None, correction=1.0, rate=rate)
-        direction, mean, buffers = map_leaves(lambda _, *leaf: equations(alpha, weights, *leaf), updates, state, affine)
+
+        def printed(leaves):
+            return [equations(alpha, weights, *leaf[1:]) for leaf in leaves]
+
+        direction, mean, buffers = map_leaves(printed, updates, state, affine)
         return direction, DiscoverState(mean, buffers, None)
 
     return GroupTransformation(init, update)

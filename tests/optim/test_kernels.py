@@ -1,12 +1,17 @@
 """The GPU kernels equal the plain versions to rounding (here in Pallas's interpreter), and lower for CUDA."""
 
+import functools
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import lax
 
-from discover.optim import family, update_kernel
+from discover.optim import discover, family, leaves, split_kernel, update_kernel
 from discover.optim.weight_gradient import Tiles, Window, choose_tiles, grouped_weight_gradient
 
 pytestmark = pytest.mark.float32
@@ -107,6 +112,9 @@ def test_the_kernels_lower_for_cuda_at_the_papers_shapes():
         "discover_update"
         in jax.jit(update_kernel.apply_rule).trace(*case).lower(lowering_platforms=("cuda",)).as_text()
     )
+    joined = (shaped(100 * 640, dtype=jnp.float32), shaped(10, 100 * 640, dtype=jnp.float32))
+    cut = jax.jit(lambda mean, buffers: split_kernel.split(mean, buffers, 100 * [640])).trace(*joined)
+    assert cut.lower(lowering_platforms=("cuda",)).as_text().count("discover_split") >= 1
 
 
 def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
@@ -116,16 +124,19 @@ def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
     assert choose_tiles(window, 16, 16, 100) is None
 
 
-def test_on_a_gpu_vectors_and_matrices_take_the_kernel_and_the_same_step(monkeypatch):
+@pytest.mark.parametrize(("small", "expected"), [(0, [(), (3, 5), (7,)]), (3 * 7, [(3, 5), (8,)]), (2**18, [(23,)])])
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_on_a_gpu_small_parameters_take_the_kernel_together_and_the_same_step(monkeypatch, small, expected, l2):
     rng = np.random.default_rng(0)
     params = {"scale": jnp.ones(7), "kernel": jnp.ones((3, 5)), "shift": jnp.ones(())}
     grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=(4, *p.shape)), jnp.float32), params)
+    grads["kernel"] = grads["kernel"].astype(jnp.bfloat16)  # as matrices of a network in bfloat16
     ids, sizes = jnp.array([2, 0, 2, 1]), jnp.array([3, 2, 1, 0])
-    tx = family.scale_by_discover(family.Clusters.uniform(3), beta=0.9, nu=0.7)
+    tx = discover(0.1, family.Clusters.uniform(3), beta=0.9, nu=0.7, l2=l2)
 
     def two_steps():
-        _, state = tx.update(grads, tx.init(params), cluster_ids=ids, group_sizes=sizes)
-        return tx.update(grads, state, cluster_ids=ids, group_sizes=sizes)
+        _, state = tx.update(grads, tx.init(params), params, cluster_ids=ids, group_sizes=sizes)
+        return tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes)
 
     plain = two_steps()
     shapes, kernel = [], update_kernel.apply_rule
@@ -134,8 +145,27 @@ def test_on_a_gpu_vectors_and_matrices_take_the_kernel_and_the_same_step(monkeyp
         shapes.append(mean.shape)
         return kernel(scalars, grads, mean, *rest, block=8, interpret=True)
 
+    monkeypatch.setattr(leaves, "SMALL", small)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(update_kernel, "apply_rule", counted)
+    monkeypatch.setattr(split_kernel, "split", functools.partial(split_kernel.split, block=8, interpret=True))
     fast = two_steps()
-    assert sorted(shapes) == sorted(2 * [p.shape for p in params.values()])
+    assert sorted(shapes) == sorted(2 * expected)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), fast, plain)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    sizes=st.lists(st.sampled_from([1, 3, 8, 21]), min_size=1, max_size=7),
+    num_clusters=st.integers(1, 3),
+    most_parts=st.integers(1, 8),
+)
+def test_the_split_kernel_cuts_a_joined_parameter_into_its_parts(sizes, num_clusters, most_parts):
+    total = sum(sizes)
+    mean = jnp.arange(total, dtype=jnp.float32)
+    buffers = jnp.arange(num_clusters * total, dtype=jnp.bfloat16).reshape(num_clusters, total)
+    with mock.patch.object(split_kernel, "MOST_PARTS", most_parts):
+        means, parts = split_kernel.split(mean, buffers, sizes, block=8, interpret=True)
+    ends = np.cumsum(sizes)[:-1]
+    for expected, actual in zip((*np.split(mean, ends), *np.split(buffers, ends, axis=1)), (*means, *parts)):
+        np.testing.assert_array_equal(expected, actual)
