@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discover.report.load import Curve, Report, RunRecord, mean_std
+from discover.report.load import Curve, Report, RunRecord, hardware, mean_std
 from discover.report.style import Style, series_styles
 
 if TYPE_CHECKING:
@@ -96,7 +96,24 @@ def draw(report: Report, name: str) -> Figure:
         figure = NewFigure(figsize=(wide, 4.0), layout="constrained")
         axes = figure.add_subplot()
         painters[name](axes, report.runs, styles)
+        facts = _facts(report)
+        if facts:
+            axes.set_title(axes.get_title(loc="left"), loc="left", pad=22)
+            axes.annotate(
+                facts, (0, 1), xytext=(0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
+                color="#5b626d",
+            )  # fmt: skip
     return figure
+
+
+def _facts(report: Report) -> str:
+    """Data, network, seeds and hardware of a comparison in one line; nothing for anything else."""
+    facts = report.comparison.get("facts") or {}
+    if not facts:
+        return ""
+    seeds = len(report.comparison.get("seeds") or ())
+    words = [facts.get("data"), facts.get("model"), f"n = {seeds} seed{'s' if seeds > 1 else ''}" if seeds else None]
+    return ", ".join(str(word) for word in (*words, hardware(report.environment)) if word)
 
 
 def _training_loss(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
@@ -142,7 +159,11 @@ def _curves(axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], scal
     axes.tick_params(length=0)
     if any(len(curve) for curve in curves.values()):
         axes.margins(x=0.02)
-        axes.legend(frameon=False, fontsize=8.5, handlelength=3.2, ncols=1 if len(curves) < 7 else 2)
+        options: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "handlelength": 3.2}
+        if len(curves) < 7:
+            axes.legend(**options)
+        else:  # it would hide a curve wherever it was
+            axes.get_figure().legend(loc="outside lower center", ncols=4, **options)
 
 
 def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
