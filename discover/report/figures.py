@@ -163,7 +163,7 @@ def _curves(axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], scal
         if len(curves) < 7:
             axes.legend(**options)
         else:  # it would hide a curve wherever it was
-            axes.get_figure().legend(loc="outside lower center", ncols=4, **options)
+            axes.figure.legend(loc="outside lower center", ncols=4, **options)
 
 
 def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
