@@ -82,7 +82,7 @@ def bench(
 
     Returns:
         A table that JSON can hold: `rows`, `updates`, `environment` and what was asked for. Ctrl-C in the middle of the
-        repeats ends it with those that were whole, and without `updates`.
+        repeats ends it with those that were whole, and without `updates`; later, with the updates that were timed.
 
     Raises:
         ConfigError: a number of groups that does not divide the batch.
@@ -125,14 +125,22 @@ def bench(
     flops = _operations(base, dataset, batch)
     rows = [_row(candidate, candidates[0], flops) for candidate in candidates]
     candidates.clear()  # what follows needs their memory
+    for row in rows:
+        say(
+            f"{row['optimizer']}, {row['groups']} groups: {row['milliseconds']:.4g} ms, {row['ratio']:.3f} of {BASELINE}"
+        )
 
     bandwidth, updates = None, []
     if measured == repeats:
-        say("timing the updates alone")
-        bandwidth = _copy_bandwidth()
         configs = [adjusted(base, batch, *settings[0])]
         configs += [adjusted(config_for(name), batch, g, n) for name in grouped[:1] for g, n in settings]
-        updates = [_update_alone(config, dataset, bandwidth, repeats) for config in configs]
+        try:
+            bandwidth = _copy_bandwidth()
+            for config in configs:
+                say(f"timing the update of {config.optimizer.name} alone, {config.batches.groups} groups")
+                updates.append(_update_alone(config, dataset, bandwidth, repeats))
+        except KeyboardInterrupt:
+            say(f"stopped: {len(updates)} of {len(configs)} updates were timed alone")
     return {
         "preset": base.name,
         "model": base.model.name,

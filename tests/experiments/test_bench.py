@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from discover.experiments import bench as module
 from discover.experiments.bench import BASELINE, HAND_WRITTEN, Candidate, _take_turns, bench, count_operations
 from discover.experiments.config import ConfigError
 from discover.experiments.presets import get_preset
@@ -84,6 +85,26 @@ def test_ctrl_c_keeps_the_repeats_that_were_whole(whole, total):
     assert _take_turns(candidates, total, 1, 1, said.append) == whole
     assert [len(c.seconds) for c in candidates] == [whole, whole]
     assert ("stopped" in said[-1]) == (whole < total)
+
+
+def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(monkeypatch):
+    timed, said = [], []
+
+    def update_alone(config, *_):
+        if timed:
+            raise KeyboardInterrupt
+        timed.append(config.optimizer.name)
+        return {"optimizer": config.optimizer.name}
+
+    monkeypatch.setattr(module, "_update_alone", update_alone)
+    settings = {"groups": [4], "repeats": 1, "seconds": 0.001}
+    small = ["model.name=logistic", *NO_LAYERS]
+    table = bench(
+        lambda name: get_preset("digits").config_for(name).override(small), ["discover"], say=said.append, **settings
+    )
+    assert [row["optimizer"] for row in table["rows"]] == [BASELINE, HAND_WRITTEN, "discover"]
+    assert table["updates"] == [{"optimizer": BASELINE}]
+    assert said[-1] == "stopped: 1 of 2 updates were timed alone"
 
 
 def test_groups_must_divide_the_batch():
