@@ -126,9 +126,8 @@ def bench(
     rows = [_row(candidate, candidates[0], flops) for candidate in candidates]
     candidates.clear()  # what follows needs their memory
     for row in rows:
-        say(
-            f"{row['optimizer']}, {row['groups']} groups: {row['milliseconds']:.4g} ms, {row['ratio']:.3f} of {BASELINE}"
-        )
+        setting = f"{row['optimizer']}, {row['groups']} groups"
+        say(f"{setting}: {row['milliseconds']:.4g} ms a step, {row['ratio']:.3f} of {BASELINE}'s steps per second")
 
     bandwidth, updates = None, []
     if measured == repeats:
@@ -153,7 +152,7 @@ def bench(
         "bytes_per_second": bandwidth,
         "rows": rows,
         "updates": updates,
-        "environment": records.environment(),
+        "environment": records.environment([d.device_kind for d in jax.devices()], jax.default_backend()),
     }
 
 

@@ -16,6 +16,7 @@ Several processes may work in one folder: each takes rows that no other is worki
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
@@ -117,12 +118,8 @@ def _panel(
 
 def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
     """Tunes and trains one row."""
-    members = []
-    for rate in row.learning_rates:
-        for seed in panel.tuning_seeds:
-            members.append(pool.member(unit_config(row, rate, seed), panel.checkpoints))
-    chosen, grid = choose_rate(members, row.learning_rates, panel.tuning_seeds)
-    rate = row.learning_rates[chosen]
+    chosen, grid = _tune(panel, row, pool)
+    rate = grid[chosen]["learning_rate"]
     units = [pool.unit(unit_config(row, rate, seed), panel.checkpoints) for seed in panel.seeds]
     config = row.config.with_values({"optimizer.learning_rate": rate, "training.seeds": list(panel.seeds)})
     run_dir = directory / "runs" / slug(row.label)
@@ -138,7 +135,7 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
         "facets": dict(row.facets),
         "hyperparameters": _hyperparameters(config),
         "learning_rate": rate,
-        "at_grid_edge": len(row.learning_rates) > 2 and chosen in (0, len(row.learning_rates) - 1),
+        "at_grid_edge": len(grid) > 1 and chosen in (0, len(grid) - 1),
         "grid": grid,
         "validation_accuracy": spread(final.get("validation", {}).get("accuracy", nothing)),
         "test_accuracy": spread(final.get("test", {}).get("accuracy", nothing)),
@@ -146,6 +143,31 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
         "steps_per_second": max(speeds) or None,
         "run": f"runs/{slug(row.label)}",
     }
+
+
+def _tune(panel: Panel, row: Row, pool: Pool) -> tuple[int, list[dict[str, Any]]]:
+    """The chosen learning rate's place in the grid, and the grid; it grows while the best rate is at its end."""
+    rates = list(row.learning_rates)
+    while True:
+        members = [
+            pool.member(unit_config(row, rate, seed), panel.checkpoints)
+            for rate in rates
+            for seed in panel.tuning_seeds
+        ]
+        chosen, grid = choose_rate(members, rates, panel.tuning_seeds)
+        if len(rates) == len(row.learning_rates) + panel.extensions or 0 < chosen < len(rates) - 1:
+            return chosen, grid
+        rates = [next_rate(rates[0], -1), *rates] if chosen == 0 else [*rates, next_rate(rates[-1], 1)]
+
+
+def next_rate(rate: float, direction: int) -> float:
+    """The rate above (1) or below (-1) in the series 0.01, 0.03, 0.1, 0.3, 1, ...
+
+    >>> next_rate(0.01, -1), next_rate(0.3, 1), next_rate(1.0, 1)
+    (0.003, 1.0, 3.0)
+    """
+    place = round(2 * math.log10(rate)) + direction  # 10^(1/2) is nearly 3
+    return float(f"{'3' if place % 2 else '1'}e{place // 2}")
 
 
 def _drift(result: Result, found: dict[str, dict[str, Any]], pool: Pool, say: Callable[[str], None]) -> dict[str, Any]:
@@ -279,10 +301,11 @@ def _note(panel: Panel) -> str:
     rates = sorted({len(row.learning_rates) for row in panel.rows})
     tried = " or ".join(str(number) for number in rates)
     tuned = len(panel.tuning_seeds)
+    further = f", or of up to {panel.extensions} more where the best was at an end of the grid" * (panel.extensions > 0)
     return (
         f"Last step after {length}, mean ± standard deviation over {len(panel.seeds)} seed"
         f"{'s' if len(panel.seeds) > 1 else ''}. Each row's learning rate is the best of {tried} on the validation "
-        f"split ({tuned} seed{'s' if tuned > 1 else ''}); the test split is reported."
+        f"split ({tuned} seed{'s' if tuned > 1 else ''}){further}; the test split is reported."
     )
 
 

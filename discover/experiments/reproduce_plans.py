@@ -2,8 +2,9 @@
 
 A *result* (`results-a` … `results-f`) has one or a few *panels*, each a table and a figure. A panel has *rows*: an
 optimizer in a setting, with the learning rates from which the best on the validation split is taken. Every row of a
-panel has the same budget: each learning rate is tried with the tuning seeds, and the chosen one is trained with all
-seeds. Rows that several results have in common are trained once.
+panel has the same budget: each learning rate is tried with the tuning seeds, a grid whose best rate is at its end goes
+on there (at most so many steps), and the chosen one is trained with all seeds. Rows that several results have in common
+are trained once.
 
 Scales: `small` is for one GPU (WideResNet-16-2 on CIFAR-10), `digits` rehearses the same on a CPU in seconds.
 """
@@ -57,6 +58,7 @@ class Panel:
         tuning_seeds: of every learning rate.
         figure: how it is drawn.
         checkpoints: whether its runs are long enough to be worth continuing in the middle.
+        extensions: how many rates a row may add to its grid, one at a time, while the best one is at its end.
     """
 
     name: str
@@ -66,10 +68,11 @@ class Panel:
     tuning_seeds: tuple[int, ...]
     figure: Figure = "comparison"
     checkpoints: bool = False
+    extensions: int = 0
 
     @property
     def num_trainings(self) -> int:
-        """How many networks are trained for it, if none is there yet."""
+        """How many networks are trained for it at the least, if none is there yet."""
         extra = len(set(self.seeds) - set(self.tuning_seeds))
         return sum(len(row.learning_rates) * len(self.tuning_seeds) + extra for row in self.rows)
 
@@ -213,6 +216,7 @@ class _Maker:
     def panel(self, name: str, title: str, rows: Sequence[Row], **options: Any) -> Panel:
         """A panel with this scale's seeds."""
         values: dict[str, Any] = {"seeds": self.scale.seeds, "tuning_seeds": self.scale.tuning_seeds, **options}
+        values.setdefault("extensions", self.scale.extensions)
         return Panel(name, title, tuple(rows), **values)
 
 
@@ -249,6 +253,9 @@ def _results_c(make: _Maker) -> list[Panel]:
             rows.append(make.row(optimizer, clusters, clusters=clusters, **options))
     shuffled = {"batches.composition": "shuffled"}
     rows.append(make.row("momentum", "shuffled", changes=shuffled, lowest_rate=False, reference=True))
+    # What Discover is without clusters: tells what it gains by its clusters from what it gains by β and ν.
+    same = get_preset("digits").hyperparameters("discover")
+    rows.append(make.row("qhm", "shuffled", hyperparameters=same, changes=shuffled, lowest_rate=False, reference=True))
     return [make.panel("structures", "Test accuracy by what the clusters are", rows, figure="structures")]
 
 
@@ -286,9 +293,16 @@ def _results_e(make: _Maker) -> list[Panel]:
         for beta in make.scale.betas
         for nu in make.scale.nus
     ]
+    pairs = [
+        make.row(
+            "discover", f"beta={beta:g}", groups=2, hyperparameters={"beta": beta, "nu": 0.95}, rates=(0.03, 0.1, 0.3)
+        )
+        for beta in make.scale.betas
+    ]
     halves = make.row("discover", "bfloat16 buffers", changes={"optimizer.buffer_dtype": "bfloat16"})
     return [
         make.panel("nu-beta", "Discover: test accuracy by β and ν", rows, seeds=(0, 1), figure="grid"),
+        make.panel("beta-2-groups", "Discover with two groups in a batch: test accuracy by β, ν = 0.95", pairs),
         make.panel("buffers", "Discover: float32 buffers and bfloat16 ones", [make.row("discover"), halves]),
     ]
 

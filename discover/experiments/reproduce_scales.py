@@ -19,6 +19,7 @@ class Scale:
         seeds: of the chosen learning rate.
         tuning_seeds: of every learning rate.
         every_rate: take each n-th learning rate of the grids.
+        extensions: how many rates a row may add to its grid.
         betas: of result e.
         nus: of result e.
         noise_length: how much longer than clean ones runs with label noise are.
@@ -32,6 +33,7 @@ class Scale:
     seeds: tuple[int, ...]
     tuning_seeds: tuple[int, ...]
     every_rate: slice
+    extensions: int
     betas: tuple[float, ...]
     nus: tuple[float, ...]
     noise_length: float
@@ -55,6 +57,7 @@ SCALES: Mapping[str, Scale] = {
         seeds=(0, 1, 2),
         tuning_seeds=(0,),
         every_rate=slice(None),
+        extensions=2,
         betas=(0.8, 0.9, 0.95, 0.99),
         nus=(0.0, 0.5, 0.95, 1.0),
         noise_length=1.0,
@@ -71,6 +74,7 @@ SCALES: Mapping[str, Scale] = {
         seeds=(0, 1),
         tuning_seeds=(0,),
         every_rate=slice(3, 5),
+        extensions=0,
         betas=(0.9, 0.95),
         nus=(0.0, 0.95),
         noise_length=1.5,

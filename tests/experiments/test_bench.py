@@ -27,6 +27,7 @@ def result():
 
 def test_every_optimizer_and_setting_has_a_row(result):
     table, _ = result
+    assert table["environment"]["devices"] == ["cpu"] * len(jax.devices())
     rows = [(row["optimizer"], row["groups"], row["clusters"]) for row in table["rows"]]
     assert rows == [(BASELINE, 1, 5), ("igt", 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
 

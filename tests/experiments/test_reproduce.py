@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from discover.cli.reproduce_others import OTHERS
 from discover.experiments import reproduce_units as module
 from discover.experiments.config import Config, ConfigError
 from discover.experiments.presets import OURS, PLAIN, get_preset
-from discover.experiments.reproduce import is_done, reproduce, unit_config, unit_name
+from discover.experiments.reproduce import _tune, is_done, reproduce, unit_config, unit_name
 from discover.experiments.reproduce_plans import ADAM_RATES, RESULTS, SCALES, get_result
 from discover.records import read_metrics, read_summary
 from discover.report.results import write_drift, write_panel
@@ -165,6 +166,32 @@ def test_a_field_added_later_leaves_the_names_of_trained_units_alone(monkeypatch
     assert unit_name(config) == before
 
 
+@pytest.mark.parametrize("best", [0.0001, 0.003, 0.01, 0.03, 0.3, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("extensions", [0, 2])
+def test_a_grid_goes_on_while_the_best_rate_is_at_its_end(best, extensions):
+    tried = []
+
+    class Known:
+        def member(self, config, _):
+            tried.append(config.optimizer.learning_rate)
+            score = -abs(math.log(config.optimizer.learning_rate / best))
+            return {"final": {"validation": {"accuracy": score}}}
+
+    part = panel("results-a", "clean")
+    rates = part.rows[0].learning_rates
+    part = dataclasses.replace(part, extensions=extensions)
+    chosen, grid = _tune(part, part.rows[0], Known())
+    found = [point["learning_rate"] for point in grid]
+    assert found == sorted(set(tried))
+    assert set(rates) <= set(found)
+    assert len(found) <= len(rates) + extensions
+    assert found[chosen] == min(found, key=lambda rate: abs(math.log(rate / best)))
+    if extensions == 0:
+        assert found == list(rates)
+    elif 0.003 <= best <= 3:
+        assert 0 < chosen < len(found) - 1
+
+
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -225,8 +252,6 @@ def without_times(found):
 
 
 def test_a_learning_rate_that_diverges_is_not_chosen_and_not_tried_again(tmp_path, monkeypatch):
-    import dataclasses
-
     result = tiny("results-e")
     part = result.panels[0]
     row = dataclasses.replace(part.rows[0], learning_rates=(0.3, 3e38))
@@ -242,8 +267,6 @@ def test_a_learning_rate_that_diverges_is_not_chosen_and_not_tried_again(tmp_pat
 
 
 def test_printed_and_ours_are_one_algorithm_with_one_group_and_drift_apart_with_eight(tmp_path):
-    import dataclasses
-
     result = tiny("results-f")
     eight, one = result.panels
     rows = tuple(row for row in eight.rows if row.label in ("paper_discover", "discover-mapped"))
@@ -261,8 +284,6 @@ def test_printed_and_ours_are_one_algorithm_with_one_group_and_drift_apart_with_
 
 
 def test_clusters_by_kmeans_are_found_once_and_read_from_a_file(tmp_path):
-    import dataclasses
-
     result = tiny("results-c")
     part = result.panels[0]
     rows = tuple(row for row in part.rows if row.facets.get("clusters") == "kmeans")
@@ -280,8 +301,6 @@ def test_the_figure_of_a_grid_is_the_same_bytes_for_the_same_records(grid):
 
 
 def test_pictures_in_class_folders_stand_for_cifar_and_are_named_in_the_record(tmp_path, monkeypatch):
-    import dataclasses
-
     import numpy as np
     from PIL import Image
 
@@ -381,8 +400,6 @@ def everything(tmp_path_factory):
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(name, everything):
-    import dataclasses
-
     result = tiny(name)
     panels = tuple(dataclasses.replace(part, rows=(part.rows[0], part.rows[-1])) for part in result.panels)
     found = run(dataclasses.replace(result, panels=panels, drift=()), everything)
