@@ -244,6 +244,7 @@ def _write(
 ) -> dict[str, Any]:
     rows = [done[row.label] for row in panel.rows if row.label in done]
     config = panel.rows[0].config
+    batches = dict.fromkeys(describe_batches(row.config) for row in panel.rows if not row.reference)
     name = pool.data_name or _recorded_data(directory) or config.data.source
     record = {
         "status": status,
@@ -253,7 +254,7 @@ def _write(
         "title": panel.title,
         "figure": panel.figure,
         "description": result.question,
-        "facts": {"data": name, "model": _model(config), "batches": describe_batches(config)},
+        "facts": {"data": name, "model": _model(config), "batches": "; ".join(batches)},
         "note": _note(panel),
         "overrides": overrides,
         "seeds": list(panel.seeds),

@@ -95,7 +95,8 @@ def _structures(record: dict[str, Any]) -> Figure:
                 axes.errorbar(at, mean, yerr=std, fmt="none", ecolor="#22252b", elinewidth=1.3, capsize=4, zorder=3)
             axes.annotate(
                 f"{mean:.1f}", (at, mean + (std or 0)), xytext=(0, 3), textcoords="offset points", ha="center",
-                fontsize=8.5, fontweight="bold",
+                fontsize=8.5, fontweight="bold", zorder=5,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
             )  # fmt: skip
         axes.bar(
             [0],
