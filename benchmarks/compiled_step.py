@@ -1,7 +1,8 @@
 """What XLA makes of a training step on an H200, on a machine that has none.
 
 Compiles the step of a preset for a description of the GPU and counts what will run: kernels, library calls, copies,
-transposes of activations, and what the fusions write. Needs `pip install 'jax[cuda12]'`, and no GPU. ::
+transposes of arrays with five axes (activations, or weight gradients by group), and what the fusions write. Needs
+`pip install 'jax[cuda12]'`, and no GPU. ::
 
     JAX_PLATFORMS=cpu python benchmarks/compiled_step.py cifar10-classes discover 8 model.depth=10
 
@@ -92,7 +93,7 @@ def count(program: str) -> dict[str, Any]:
         if kind != "custom-call":
             written += sum(BYTES.get(dtype, 4) * math.prod(shape) for dtype, shape in arrays)
         if "transpose_fusion" in line.split(" = ")[0] and any(len(shape) == 5 for _, shape in arrays):
-            found["of them transposes of activations"] += 1
+            found["of them transposes of arrays with five axes"] += 1
     return {**dict(found.most_common()), "GB written by fusions and copies": round(written / 1e9, 3)}
 
 

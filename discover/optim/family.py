@@ -35,7 +35,7 @@ from discover.optim._checks import (
 )
 from discover.optim._context import in_slices
 from discover.optim.clusters import Clusters
-from discover.optim.leaves import Leaf, Result, map_leaves, small_ones_together
+from discover.optim.leaves import Parameter, Result, map_parameters, small_ones_together
 
 FEW_CLUSTERS = 64
 
@@ -146,47 +146,52 @@ def known_clusters(cluster_ids: jax.Array, num_clusters: int) -> jax.Array:
     return (cluster_ids >= 0) & (cluster_ids < num_clusters)
 
 
-def rule_for(weights: BatchWeights) -> Callable[[Sequence[Leaf]], Sequence[Result]]:
-    """(F1) to (F3) for the parameters at this step: `apply_rule`, on a GPU as kernels that move each number once.
+def rule_for(weights: BatchWeights) -> Callable[[Sequence[Parameter]], Sequence[Result]]:
+    """(F1) to (F3) for the parameters at this step: `apply_rule`, on a GPU as kernels.
+
+    Large parameters have a kernel each that moves every number once, small ones go through one together.
 
     The gradients of vectors (biases, scales of norms) are sums over activations, on which XLA would impose the memory
     layout that a kernel needs; a gather on the way keeps it to itself (docs/performance.md).
     """
 
-    def plain(leaf: Leaf) -> Result:
-        return apply_rule(weights, *leaf[1:])
+    def plain(one: Parameter) -> Result:
+        return apply_rule(weights, one.grads, one.mean, one.buffers, one.affine)
 
     if jax.default_backend() != "gpu" or weights.share.size > update_kernel.MAX_GROUPS:
-        return lambda leaves: [plain(leaf) for leaf in leaves]
+        return lambda parameters: [plain(one) for one in parameters]
     scalars = update_kernel.pack(weights)
 
-    def kernel(leaf: Leaf) -> Result:
-        _, grads, mean, buffers, affine = leaf
-        if mean.dtype != jnp.float32 or mean.size == 0:
-            return plain(leaf)
-        if mean.ndim < 2:
+    def has_kernel(one: Parameter) -> bool:
+        return one.mean.dtype == jnp.float32 and one.mean.size > 0
+
+    def kernel(one: Parameter) -> Result:
+        if not has_kernel(one):
+            return plain(one)
+        grads = one.grads
+        if one.mean.ndim < 2:
             same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # XLA cannot see that it is
             grads = grads.at[same_order].get(mode="promise_in_bounds")
-        return update_kernel.apply_rule(scalars, grads, mean, buffers, affine)
+        return update_kernel.apply_rule(scalars, grads, one.mean, one.buffers, one.affine)
 
     slices = in_slices.get()
     if slices is None:
-        return small_ones_together(kernel)
+        return small_ones_together(kernel, has_kernel)
 
-    def kernel_on_slices(leaf: Leaf) -> Result:
-        path, grads, mean, buffers, affine = leaf
-        place = slices.find(path)
+    def kernel_on_slices(one: Parameter) -> Result:
+        leaf = slices.find(one.path)
         # Not found: an optimizer around this one has made another tree of the parameters.
-        if place is None or mean.dtype != jnp.float32 or mean.size == 0:
-            return plain(leaf)
-        scale, offset = (None, ()) if affine is None else (affine.scale, (affine.offset,))
+        if leaf is None or not has_kernel(one):
+            return plain(one)
+        scale, offset = (None, ()) if one.affine is None else (one.affine.scale, (one.affine.offset,))
 
         def on_one_device(scalars, scale, grads, mean, buffers, *offset):
             return update_kernel.apply_rule(scalars, grads, mean, buffers, Affine(scale, *offset) if offset else None)
 
-        return slices.on_each_device(place, on_one_device, (scalars, scale), (grads, mean, buffers, *offset), (0, 0, 1))
+        sliced = (one.grads, one.mean, one.buffers, *offset)
+        return slices.on_each_device(leaf, on_one_device, (scalars, scale), sliced, (0, 0, 1))
 
-    return lambda leaves: [kernel_on_slices(leaf) for leaf in leaves]
+    return lambda parameters: [kernel_on_slices(one) for one in parameters]
 
 
 def apply_rule(
@@ -339,7 +344,7 @@ def scale_by_discover(
             ids, sizes, probs, state.examples_seen, correction=1 - nu * beta, rate=RATES[rate](beta)
         )
 
-        direction, mean, buffers = map_leaves(rule_for(weights), updates, state, affine)
+        direction, mean, buffers = map_parameters(rule_for(weights), updates, state, affine)
         return direction, DiscoverState(mean, buffers, seen)
 
     return GroupTransformation(init, update)

@@ -30,7 +30,7 @@ from discover.optim.family import (
     through,
 )
 from discover.optim.groups import mean_over_groups
-from discover.optim.leaves import map_leaves
+from discover.optim.leaves import map_parameters
 from discover.optim.optimizers import direction_to_optimizer, transported
 
 
@@ -181,10 +181,10 @@ def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: A
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
         weights, _ = batch_weights(ids, sizes, probs, None, correction=1.0, rate=rate)
 
-        def printed(leaves):
-            return [equations(alpha, weights, *leaf[1:]) for leaf in leaves]
+        def printed(parameters):
+            return [equations(alpha, weights, one.grads, one.mean, one.buffers, one.affine) for one in parameters]
 
-        direction, mean, buffers = map_leaves(printed, updates, state, affine)
+        direction, mean, buffers = map_parameters(printed, updates, state, affine)
         return direction, DiscoverState(mean, buffers, None)
 
     return GroupTransformation(init, update)

@@ -42,16 +42,16 @@ def _kernel(
 
     valid, share, rate, mean_old, mean_new = (functools.partial(scalar, vector) for vector in range(5))
     active, mean_keep = scalars_ref[0], scalars_ref[1]
-    mean = plgpu.load(mean_ref.at[at], mask=inside, other=0)
+    mean = plgpu.load(mean_ref.at[at], mask=inside, other=0.0)
     dtype = mean.dtype
-    offset = plgpu.load(offset_ref.at[at], mask=inside, other=0) if affine else None
+    offset = plgpu.load(offset_ref.at[at], mask=inside, other=0.0) if affine else None
     grads, old = [], []
     for k in range(num_groups):
-        gradient = plgpu.load(grads_ref.at[jnp.full_like(at, k), at], mask=inside, other=0).astype(dtype)
+        gradient = plgpu.load(grads_ref.at[jnp.full_like(at, k), at], mask=inside, other=0.0).astype(dtype)
         if affine:
             gradient = scale_ref[0] * gradient + offset
         grads.append(jnp.where(valid(k) > 0, gradient, 0))
-        old.append(plgpu.load(buffers_ref.at[ids_ref[k], at], mask=inside, other=0).astype(dtype))
+        old.append(plgpu.load(buffers_ref.at[ids_ref[k], at], mask=inside, other=0.0).astype(dtype))
 
     direction, new_mean = mean, mean_keep * mean
     for k in range(num_groups):

@@ -112,7 +112,12 @@ def _facts(report: Report) -> str:
     if not facts:
         return ""
     seeds = len(report.comparison.get("seeds") or ())
-    words = [report.comparison.get("title"), facts.get("data"), facts.get("model"), f"n = {seeds} seed{'s' if seeds > 1 else ''}" if seeds else None]
+    words = [
+        report.comparison.get("title"),
+        facts.get("data"),
+        facts.get("model"),
+        f"n = {seeds} seed{'s' if seeds > 1 else ''}" if seeds else None,
+    ]
     return ", ".join(str(word) for word in (*words, hardware(report.environment)) if word)
 
 

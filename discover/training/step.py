@@ -11,6 +11,7 @@ import optax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from discover.optim import group_value_and_grad
+from discover.optim.leaves import apply_updates
 
 if TYPE_CHECKING:
     from discover.training.devices import MeshPlacement
@@ -128,9 +129,10 @@ def make_step(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, cluster_ids=ids, group_sizes=sizes)
         share = sizes / jnp.maximum(jnp.sum(sizes), 1)
         metrics = StepMetrics(jnp.sum(share * losses), jnp.sum(share * accuracies))
-        params = optax.apply_updates(state.params, updates)
         if not merge_groups and placement is None and jax.default_backend() == "gpu":
-            params = jax.tree.map(_keep_row_major, params)
+            params = jax.tree.map(_keep_row_major, apply_updates(state.params, updates))
+        else:
+            params = optax.apply_updates(state.params, updates)
         return TrainState(params, opt_state), metrics
 
     return step

@@ -6,12 +6,13 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from discover.optim import discover, family, leaves, split_kernel, update_kernel
+from discover.optim import discover, discover_igt, family, leaves, split_kernel, update_kernel
 from discover.optim.weight_gradient import Tiles, Window, choose_tiles, grouped_weight_gradient
 
 pytestmark = pytest.mark.float32
@@ -112,9 +113,11 @@ def test_the_kernels_lower_for_cuda_at_the_papers_shapes():
         "discover_update"
         in jax.jit(update_kernel.apply_rule).trace(*case).lower(lowering_platforms=("cuda",)).as_text()
     )
-    joined = (shaped(100 * 640, dtype=jnp.float32), shaped(10, 100 * 640, dtype=jnp.float32))
-    cut = jax.jit(lambda mean, buffers: split_kernel.split(mean, buffers, 100 * [640])).trace(*joined)
-    assert cut.lower(lowering_platforms=("cuda",)).as_text().count("discover_split") >= 1
+    joined = (shaped(1, 100 * 640, dtype=jnp.float32), shaped(10, 100 * 640, dtype=jnp.float32))
+    cut = jax.jit(lambda *arrays: split_kernel.split(arrays, 100 * [640])).trace(*joined)
+    kernels = sum(e.primitive.name == "pallas_call" for e in cut.jaxpr.eqns)
+    assert kernels == -(-2 * 100 // split_kernel.MOST_PARTS) == 2
+    assert "discover_split" in cut.lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
@@ -124,48 +127,140 @@ def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
     assert choose_tiles(window, 16, 16, 100) is None
 
 
-@pytest.mark.parametrize(("small", "expected"), [(0, [(), (3, 5), (7,)]), (3 * 7, [(3, 5), (8,)]), (2**18, [(23,)])])
-@pytest.mark.parametrize("l2", [0.0, 0.1])
-def test_on_a_gpu_small_parameters_take_the_kernel_together_and_the_same_step(monkeypatch, small, expected, l2):
-    rng = np.random.default_rng(0)
-    params = {"scale": jnp.ones(7), "kernel": jnp.ones((3, 5)), "shift": jnp.ones(())}
-    grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=(4, *p.shape)), jnp.float32), params)
-    grads["kernel"] = grads["kernel"].astype(jnp.bfloat16)  # as matrices of a network in bfloat16
-    ids, sizes = jnp.array([2, 0, 2, 1]), jnp.array([3, 2, 1, 0])
-    tx = discover(0.1, family.Clusters.uniform(3), beta=0.9, nu=0.7, l2=l2)
+SHAPES = {"scale": (7,), "kernel": (3, 5), "shift": (), "none": (0, 4)}
 
-    def two_steps():
-        _, state = tx.update(grads, tx.init(params), params, cluster_ids=ids, group_sizes=sizes)
-        return tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes)
 
-    plain = two_steps()
-    shapes, kernel = [], update_kernel.apply_rule
+@pytest.fixture
+def gpu(monkeypatch):
+    """The way of a GPU, in Pallas's interpreter; the shapes that the update kernel was given."""
+    shapes, update, cut = [], update_kernel.apply_rule, split_kernel.split
 
     def counted(scalars, grads, mean, *rest):
         shapes.append(mean.shape)
-        return kernel(scalars, grads, mean, *rest, block=8, interpret=True)
+        return update(scalars, grads, mean, *rest, block=8, interpret=True)
 
-    monkeypatch.setattr(leaves, "SMALL", small)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(update_kernel, "apply_rule", counted)
-    monkeypatch.setattr(split_kernel, "split", functools.partial(split_kernel.split, block=8, interpret=True))
-    fast = two_steps()
-    assert sorted(shapes) == sorted(2 * expected)
+    def on():
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(update_kernel, "apply_rule", counted)
+        monkeypatch.setattr(split_kernel, "split", functools.partial(cut, block=8, interpret=True))
+        return shapes
+
+    return on
+
+
+def random_tree(rng, *lead):
+    return {name: jnp.asarray(rng.normal(size=(*lead, *shape)), jnp.float32) for name, shape in SHAPES.items()}
+
+
+def two_steps(tx, params, grads):
+    ids, sizes = jnp.array([2, 0, 2, 1]), jnp.array([3, 2, 1, 0])
+    _, state = tx.update(grads, tx.init(params), params, cluster_ids=ids, group_sizes=sizes)
+    return tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes)
+
+
+def assert_same(fast, plain):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), fast, plain)
 
 
-@settings(deadline=None, max_examples=15)
+@pytest.mark.parametrize(("small", "expected"), [(0, [(), (3, 5), (7,)]), (3 * 7, [(3, 5), (8,)]), (2**18, [(23,)])])
+def test_on_a_gpu_small_parameters_take_the_kernel_together_and_the_same_step(monkeypatch, gpu, small, expected):
+    rng = np.random.default_rng(0)
+    params, grads = random_tree(rng), random_tree(rng, 4)
+    grads["kernel"] = grads["kernel"].astype(jnp.bfloat16)  # as matrices of a network in bfloat16
+    tx = discover(0.1, family.Clusters.uniform(3), beta=0.9, nu=0.7, l2=0.1)
+    plain = two_steps(tx, params, grads)
+    monkeypatch.setattr(leaves, "SMALL", small)
+    shapes = gpu()
+    assert_same(two_steps(tx, params, grads), plain)
+    assert sorted(shapes) == sorted(2 * expected)
+
+
+def test_joined_parameters_of_several_networks_are_updated_side_by_side(gpu):
+    rng = np.random.default_rng(0)
+    params, grads = random_tree(rng, 2), random_tree(rng, 2, 4)
+    tx = discover_igt(0.1, family.Clusters.uniform(3), l2=0.1)
+    step = jax.vmap(functools.partial(two_steps, tx))
+    plain = step(params, grads)
+    shapes = gpu()
+    assert_same(step(params, grads), plain)
+    assert set(shapes) == {(23,)}
+
+
+def test_parameters_that_the_kernel_cannot_take_are_not_joined(gpu):
+    params = {"a": jnp.ones(3, jnp.complex64), "b": jnp.ones((2, 2), jnp.complex64), "c": jnp.ones(4), "d": jnp.ones(5)}
+    grads = jax.tree.map(lambda p: jnp.stack([p, 2 * p, 3 * p, 4 * p]), params)
+    tx = family.scale_by_discover(family.Clusters.uniform(3))
+    plain = two_steps(tx, params, grads)
+    shapes = gpu()
+    assert_same(two_steps(tx, params, grads), plain)
+    assert set(shapes) == {(9,)}
+
+
+def test_gradients_of_vectors_reach_the_kernel_through_a_gather(gpu):
+    """It keeps XLA from imposing the kernel's memory layout on activations."""
+    shapes = gpu()
+    tx = family.scale_by_discover(family.Clusters.uniform(3))
+    params = {"a": jnp.ones(7), "b": jnp.ones(9)}
+    grads = jax.tree.map(lambda p: jnp.ones((4, *p.shape)), params)
+    program = jax.make_jaxpr(lambda g, s: tx.update(g, s, cluster_ids=jnp.arange(4) % 3))(grads, tx.init(params))
+    assert shapes == [(16,)]
+    kernel = next(e for e in program.jaxpr.eqns if e.primitive.name == "pallas_call")
+    sources = {v: e for e in program.jaxpr.eqns for v in e.outvars}
+    source = next(sources[v] for v in kernel.invars if v.aval.shape == (4, 16))
+    while source.primitive.name in ("reshape", "pjit", "jit"):
+        source = sources[source.invars[0]]
+    assert source.primitive.name == "gather"
+
+
+@settings(deadline=None, max_examples=6)
 @given(
     sizes=st.lists(st.sampled_from([1, 3, 8, 21]), min_size=1, max_size=7),
-    num_clusters=st.integers(1, 3),
-    most_parts=st.integers(1, 8),
+    num_rows=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    most_parts=st.integers(1, 9),
 )
-def test_the_split_kernel_cuts_a_joined_parameter_into_its_parts(sizes, num_clusters, most_parts):
-    total = sum(sizes)
-    mean = jnp.arange(total, dtype=jnp.float32)
-    buffers = jnp.arange(num_clusters * total, dtype=jnp.bfloat16).reshape(num_clusters, total)
+def test_the_split_kernel_cuts_joined_arrays_into_their_parts(sizes, num_rows, most_parts):
+    dtypes = (jnp.float32, jnp.bfloat16, jnp.float16)
+    numbers = [jnp.arange(n * sum(sizes)).reshape(n, -1) % 251 for n in num_rows]  # whole numbers that bfloat16 has
+    arrays = [each.astype(dtype) for each, dtype in zip(numbers, dtypes)]
     with mock.patch.object(split_kernel, "MOST_PARTS", most_parts):
-        means, parts = split_kernel.split(mean, buffers, sizes, block=8, interpret=True)
-    ends = np.cumsum(sizes)[:-1]
-    for expected, actual in zip((*np.split(mean, ends), *np.split(buffers, ends, axis=1)), (*means, *parts)):
-        np.testing.assert_array_equal(expected, actual)
+        found = split_kernel.split(arrays, sizes, block=8, interpret=True)
+    assert len(found) == len(arrays)
+    for array, parts in zip(arrays, found):
+        for expected, actual in zip(np.split(array, np.cumsum(sizes)[:-1], axis=1), parts, strict=True):
+            np.testing.assert_array_equal(expected, actual)
+
+
+@pytest.mark.parametrize("small", [0, 7, 2**15])
+def test_on_a_gpu_small_parameters_are_summed_together(monkeypatch, small):
+    params = {"a": jnp.arange(7.0), "b": [jnp.ones((3, 5)), jnp.float32(2)], "c": jnp.ones(3, jnp.bfloat16), "d": ()}
+    updates = jax.tree.map(lambda p: 0.25 * jnp.ones(p.shape, jnp.float32), params)
+    cut = mock.Mock(side_effect=functools.partial(split_kernel.split, block=8, interpret=True))
+    monkeypatch.setattr(split_kernel, "split", cut)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(leaves, "SMALL_SUM", small)
+    moved = leaves.apply_updates(params, updates)
+    assert cut.call_count == (small > 0)
+    jax.tree.map(np.testing.assert_array_equal, moved, optax.apply_updates(params, updates))
+    jax.tree.map(lambda a, p: np.testing.assert_equal((a.shape, a.dtype), (p.shape, p.dtype)), moved, params)
+
+
+def test_no_load_or_store_of_the_split_kernel_is_without_a_mask():
+    """On a GPU it would read or write other memory, which the interpreter does not do."""
+    arrays = (jnp.ones((1, 30)), jnp.ones((3, 30)))
+    program = jax.make_jaxpr(lambda *arrays: split_kernel.split(arrays, [9, 20, 1], block=8))(*arrays)
+    masks = {"masked_load": -2, "masked_swap": -1}  # where the primitives have theirs
+    found = []
+
+    def walk(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name in masks:
+                arguments = jax.tree.unflatten(equation.params["args_tree"], equation.invars)
+                found.append(arguments[masks[equation.primitive.name]])
+            for value in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+                inner = getattr(value, "jaxpr", value)
+                if hasattr(inner, "eqns"):
+                    walk(inner)
+
+    walk(program.jaxpr)
+    assert len(found) == 2 * (1 + 3)  # of each array a load, and a store for each part
+    assert all(mask is not None and mask.aval.dtype == bool for mask in found)
