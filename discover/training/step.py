@@ -11,7 +11,6 @@ import optax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from discover.optim import group_value_and_grad
-from discover.optim.leaves import apply_updates
 
 if TYPE_CHECKING:
     from discover.training.devices import MeshPlacement
@@ -59,6 +58,7 @@ def make_step(
     group_mode: str = "vmap",
     matrix_dtype: Any = None,
     placement: MeshPlacement | None = None,
+    apply_updates: Callable[[Any, Any], Any] = optax.apply_updates,
 ) -> Step:
     """Builds the step that every optimizer shares.
 
@@ -76,6 +76,7 @@ def make_step(
         matrix_dtype: the dtype in which the gradients of matrices reach the optimizer, see there.
         placement: spreads the groups over several devices, each of which merges its own. The batch then carries its
             examples in place of their indices, and the optimizer clips.
+        apply_updates: adds the optimizer's step to the parameters.
 
     Returns:
         ``step(state, hyper, key, number, batch, images)``: ``key`` is the member's own, ``number`` counts from
@@ -129,10 +130,9 @@ def make_step(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, cluster_ids=ids, group_sizes=sizes)
         share = sizes / jnp.maximum(jnp.sum(sizes), 1)
         metrics = StepMetrics(jnp.sum(share * losses), jnp.sum(share * accuracies))
+        params = apply_updates(state.params, updates)
         if not merge_groups and placement is None and jax.default_backend() == "gpu":
-            params = jax.tree.map(_keep_row_major, apply_updates(state.params, updates))
-        else:
-            params = optax.apply_updates(state.params, updates)
+            params = jax.tree.map(_keep_row_major, params)
         return TrainState(params, opt_state), metrics
 
     return step
