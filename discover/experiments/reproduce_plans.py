@@ -297,7 +297,7 @@ def _results_e(make: _Maker) -> list[Panel]:
         make.row(
             "discover", f"beta={beta:g}", groups=2, hyperparameters={"beta": beta, "nu": 0.95}, rates=(0.03, 0.1, 0.3)
         )
-        for beta in make.scale.betas
+        for beta in sorted({*make.scale.betas, 0.98})  # which is what the advisor says for ten clusters and two groups
     ]
     halves = make.row("discover", "bfloat16 buffers", changes={"optimizer.buffer_dtype": "bfloat16"})
     return [
