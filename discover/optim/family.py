@@ -223,15 +223,23 @@ def apply_rule(
     old = buffers.at[weights.read_ids].get(mode="promise_in_bounds").astype(dtype)
     # Groups of the same cluster all compute that cluster's new buffer; one of them writes it.
     cluster_grads = average_by_cluster(weights, grads)
-    new = (old + per_group(weights.rate) * (cluster_grads - old)).astype(buffers.dtype)
+    new = rounded(old + per_group(weights.rate) * (cluster_grads - old), buffers.dtype)
 
     direction = mean + weights.correction.astype(dtype) * over_groups(per_group(weights.share) * (grads - old))
     # From the buffers as stored, after rounding to their dtype: that is what keeps ḡ = Σ p_n g_n.
     mean = weights.mean_keep.astype(dtype) * mean + over_groups(
-        per_group(weights.mean_new) * new.astype(dtype) - per_group(weights.mean_old) * old
+        per_group(weights.mean_new) * new - per_group(weights.mean_old) * old
     )
-    buffers = buffers.at[weights.write_ids].set(new, mode="drop", unique_indices=True)
+    buffers = buffers.at[weights.write_ids].set(new.astype(buffers.dtype), mode="drop", unique_indices=True)
     return jnp.where(weights.active, direction, 0), mean, buffers
+
+
+def rounded(numbers: jax.Array, dtype: Any) -> jax.Array:
+    """The numbers as `dtype` holds them, in their own. A cast there and back is one that a compiler may leave out."""
+    narrow, wide = jnp.finfo(dtype), jnp.finfo(numbers.dtype)
+    if narrow.bits >= wide.bits:
+        return numbers
+    return jax.lax.reduce_precision(numbers, narrow.nexp, narrow.nmant)
 
 
 def average_by_cluster(weights: BatchWeights, grads: jax.Array) -> jax.Array:

@@ -248,6 +248,18 @@ def test_the_mean_does_not_drift_in_low_precision(dtype, estimate_probs):
     assert random_walk(dtype, estimate_probs) < 4 * np.finfo(np.float32).eps * np.sqrt(4000)
 
 
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("shape", [(4000,), (50, 80)])
+def test_the_mean_is_that_of_the_buffers_as_stored_in_a_compiled_update_too(dtype, shape):
+    """A compiler may leave out a cast to half precision and back, and with it the rounding that ḡ has to follow."""
+    tx = discover.scale_by_discover(discover.Clusters.uniform(3), buffer_dtype=dtype)
+    grads, ids = jax.random.normal(jax.random.key(0), (4, *shape)), jnp.array([2, 0, 0, 2])
+    _, state = jax.jit(lambda g, s, i: tx.update(g, s, cluster_ids=i))(grads, tx.init(jnp.zeros(shape)), ids)
+    stored = np.mean(np.asarray(state.buffers, np.float32), axis=0)
+    np.testing.assert_allclose(state.mean, stored, atol=1e-7)
+
+
 def test_the_printed_mean_walks_away_with_the_steps_where_ours_stays_at_rounding():
     """At fixed parameters, 8 groups of 10 clusters: the printed drift grows like a random walk, sqrt(steps)."""
     num_clusters, shape = 10, (64,)
