@@ -31,7 +31,7 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow -q
+	XLA_FLAGS=--xla_backend_optimization_level=3 $(BIN)/python -m pytest -m slow -q
 
 OLDEST := build/oldest
 test-oldest:
