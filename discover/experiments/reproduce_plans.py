@@ -185,8 +185,8 @@ class _Maker:
     ) -> Row:
         """An optimizer with the library's defaults (or ``hyperparameters``) in a setting.
 
-        Without ``lowest_rate`` the grid begins one rate higher: at eight groups the lowest is far from the best one
-        for every optimizer (results-a), so the other results with eight groups do without.
+        Without ``lowest_rate`` the grid begins one rate higher: at eight groups and clean labels the lowest is far
+        from the best one for every optimizer (results-a). Where it is not, the grid goes on to it.
         """
         scale = self.scale
         values = dict(hyperparameters or get_preset("digits").hyperparameters(optimizer))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discover.report.load import Curve, Report, RunRecord, hardware, mean_std
+from discover.report.load import Curve, Report, RunRecord, facts_line, mean_std
+from discover.report.plotting import set_title, tint
 from discover.report.style import Style, series_styles
 
 if TYPE_CHECKING:
@@ -96,29 +97,11 @@ def draw(report: Report, name: str) -> Figure:
         figure = NewFigure(figsize=(wide, 4.0), layout="constrained")
         axes = figure.add_subplot()
         painters[name](axes, report.runs, styles)
-        facts = _facts(report)
+        facts = facts_line(report.comparison) if report.comparison.get("facts") else ""
         if facts:
-            axes.set_title(axes.get_title(loc="left"), loc="left", pad=22)
-            axes.annotate(
-                facts, (0, 1), xytext=(0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
-                color="#5b626d",
-            )  # fmt: skip
+            what = report.comparison.get("title")
+            set_title(axes, axes.get_title(loc="left"), f"{what}, {facts}" if what else facts)
     return figure
-
-
-def _facts(report: Report) -> str:
-    """Data, network, seeds and hardware of a comparison in one line; nothing for anything else."""
-    facts = report.comparison.get("facts") or {}
-    if not facts:
-        return ""
-    seeds = len(report.comparison.get("seeds") or ())
-    words = [
-        report.comparison.get("title"),
-        facts.get("data"),
-        facts.get("model"),
-        f"n = {seeds} seed{'s' if seeds > 1 else ''}" if seeds else None,
-    ]
-    return ", ".join(str(word) for word in (*words, hardware(report.environment)) if word)
 
 
 def _training_loss(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
@@ -179,7 +162,7 @@ def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str,
     for position, (label, (mean, std)) in zip(positions, spreads.items()):
         style = styles[label]
         axes.bar(
-            position, 100 * mean, width=0.68, color=_tint(style.color), edgecolor=style.color,
+            position, 100 * mean, width=0.68, color=tint(style.color), edgecolor=style.color,
             hatch=style.hatch, linewidth=1.2, zorder=2,
         )  # fmt: skip
         if std > 0:
@@ -216,9 +199,3 @@ def smooth(curve: Curve, points: int = 120) -> Curve:
         tuple(sum(curve.mean[b]) / len(curve.mean[b]) for b in bins),
         tuple(sum(curve.std[b]) / len(curve.std[b]) for b in bins),
     )
-
-
-def _tint(color: str, amount: float = 0.62) -> str:
-    """The colour mixed with white, as the fill behind a hatch."""
-    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(c + (255 - c) * amount):02x}" for c in channels)

@@ -110,6 +110,14 @@ def hardware(environment: dict[str, Any]) -> str | None:
     return ", ".join(f"{devices.count(kind)} × {kind}" if devices.count(kind) > 1 else kind for kind in kinds)
 
 
+def facts_line(comparison: dict[str, Any]) -> str:
+    """Data, network, seeds and hardware of a comparison in one line, as far as it says them."""
+    facts, seeds = comparison.get("facts") or {}, len(comparison.get("seeds") or ())
+    counted = f"n = {seeds} seed{'s' if seeds > 1 else ''}" if seeds else None
+    words = (facts.get("data"), facts.get("model"), counted, hardware(comparison.get("environment") or {}))
+    return ", ".join(str(word) for word in words if word)
+
+
 def mean_std(values: Iterable[float | None]) -> tuple[float, float]:
     """Mean and sample standard deviation; values that are not finite make both NaN, one value has std 0.
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["save_figure", "styled"]
+__all__ = ["save_figure", "set_title", "styled", "tint"]
 
 
 @contextmanager
@@ -37,3 +38,18 @@ def save_figure(figure: Figure, directory: Path, name: str, formats: Sequence[st
         written.append(path)
     plt.close(figure)
     return written
+
+
+def set_title(axes: Axes, title: str, facts: str) -> None:
+    """A title, and below it in small print what was measured and where."""
+    axes.set_title(title, loc="left", pad=22)
+    axes.annotate(
+        facts, (0, 1), xytext=(0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
+        color="#5b626d",
+    )  # fmt: skip
+
+
+def tint(color: str, amount: float = 0.62) -> str:
+    """The colour mixed with white, as the fill behind a hatch."""
+    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(c + (255 - c) * amount):02x}" for c in channels)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from discover.records import read_json
 from discover.report import load_report, write_report
-from discover.report.plotting import save_figure, styled
+from discover.report.load import facts_line
+from discover.report.plotting import save_figure, set_title, styled, tint
 from discover.report.style import Style, series_name, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_panel", "hardware", "write_drift", "write_panel"]
+__all__ = ["draw_panel", "write_drift", "write_panel"]
 
 _CLUSTERS: dict[str, str] = {"augmentations": "augmentations\n(flip, Mixup, CutMix)", "kmeans": "k-means"}
 
@@ -61,16 +62,6 @@ def draw_panel(record: dict[str, Any]) -> Figure:
     return painters[record["figure"]](record)
 
 
-def hardware(record: dict[str, Any]) -> str:
-    """Data, network, seeds and hardware in one line, for below a figure."""
-    environment = record.get("environment") or {}
-    devices = environment.get("devices") or []
-    gpu = environment.get("backend") not in (None, "cpu") and devices
-    where = devices[0] if gpu else environment.get("cpu") or "unknown hardware"
-    facts, seeds = record["facts"], len(record["seeds"])
-    return f"{facts['data']}, {facts['model']}, n = {seeds} seed{'s' if seeds > 1 else ''}, {where}"
-
-
 def _structures(record: dict[str, Any]) -> Figure:
     import matplotlib.pyplot as plt
 
@@ -82,7 +73,7 @@ def _structures(record: dict[str, Any]) -> Figure:
     width = 0.8 / len(optimizers)
     for k, optimizer in enumerate(optimizers):
         style = styles[optimizer]
-        look: Any = {"color": _light(style.color), "edgecolor": style.color, "hatch": style.hatch, "linewidth": 1.2}
+        look: Any = {"color": tint(style.color), "edgecolor": style.color, "hatch": style.hatch, "linewidth": 1.2}
         for row in rows:
             mean, std = _percent(row)
             if row["optimizer"] != optimizer or mean is None:
@@ -101,7 +92,7 @@ def _structures(record: dict[str, Any]) -> Figure:
         axes.bar(
             [0],
             [0],
-            color=_light(style.color),
+            color=tint(style.color),
             edgecolor=style.color,
             hatch=style.hatch,
             label=style.name,
@@ -233,11 +224,8 @@ def _reference_lines(axes: Any, record: dict[str, Any]) -> None:
 
 
 def _finish(axes: Any, record: dict[str, Any]) -> None:
-    axes.set_title(f"{record['title']}{' (%)' if record['figure'] in ('structures', 'groups') else ''}", pad=22)
-    axes.annotate(
-        hardware(record), (0, 1), xytext=(0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
-        color="#5b626d",
-    )  # fmt: skip
+    title = f"{record['title']}{' (%)' if record['figure'] in ('structures', 'groups') else ''}"
+    set_title(axes, title, facts_line(record))
     axes.tick_params(length=0, which="both")
 
 
@@ -247,8 +235,3 @@ def _percent(row: dict[str, Any]) -> tuple[float | None, float | None]:
     if mean is None or not math.isfinite(mean):
         return None, None
     return 100 * mean, 100 * std if std and len(found.get("values") or []) > 1 else None
-
-
-def _light(color: str, amount: float = 0.62) -> str:
-    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(c + (255 - c) * amount):02x}" for c in channels)

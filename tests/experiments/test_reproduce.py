@@ -16,6 +16,7 @@ import pytest
 
 from discover.cli.reproduce_others import OTHERS
 from discover.experiments import reproduce_units as module
+from discover.experiments.comparison_plan import describe_batches
 from discover.experiments.config import Config, ConfigError
 from discover.experiments.presets import OURS, PLAIN, get_preset
 from discover.experiments.reproduce import _tune, is_done, reproduce, unit_config, unit_name
@@ -409,6 +410,8 @@ def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(name, everything):
         assert [row["label"] for row in record["rows"]] == [row.label for row in part.rows]
         assert all(0 <= row["test_accuracy"]["mean"] <= 1 for row in record["rows"])
         assert record["facts"]["data"] == "digits"
+        batches = record["facts"]["batches"].split("; ")
+        assert set(batches) == {describe_batches(row.config) for row in part.rows if not row.reference}
         written = write_panel(everything / name / part.name)
         assert {path.suffix for path in written} >= {".png", ".svg"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,21 @@ def test_bars_show_last_step_accuracy_with_whiskers(report):
     heights = [patch.get_height() for patch in axes.patches]
     assert heights == pytest.approx([100 * row["test_accuracy"]["mean"] for row in report.rows])
     assert len(axes.containers) == 2 * len(CURVES)  # a bar and a whisker each
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_says_what_was_measured_how_often_and_where(report, name):
+    comparison = {**report.comparison, "title": "Two groups", "seeds": [0, 1, 2]}
+    comparison["environment"] = {"backend": "gpu", "devices": ["NVIDIA H200"]}
+    texts = [text.get_text() for text in draw(replace(report, comparison=comparison), name).axes[0].texts]
+    assert "Two groups, digits, n = 3 seeds, NVIDIA H200" in texts
+
+
+def test_the_legend_of_many_curves_hides_none_of_them(report):
+    runs = tuple(replace(report.runs[0], label=f"discover-{number}") for number in range(7))
+    figure = draw(replace(report, runs=runs), "validation-accuracy")
+    assert figure.axes[0].get_legend() is None
+    assert len(figure.legends) == 1
 
 
 def test_no_two_series_are_told_apart_by_hue_alone():
