@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         qhm,
         scale_by_discover,
         sgd,
+        take_step,
     )
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "qhm",
     "scale_by_discover",
     "sgd",
+    "take_step",
 ]
 
 

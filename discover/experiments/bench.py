@@ -30,11 +30,11 @@ from discover.experiments.build import (
     drawer,
     optimizer_factory,
     traced_names,
-    updates_applier,
 )
 from discover.experiments.config import CLUSTERED, Config, ConfigError
 from discover.experiments.prepare import build_prepare
 from discover.models import Network
+from discover.optim import take_step
 from discover.training.loop import pad
 from discover.training.program import Members, Programs
 from discover.training.step import StepBatch
@@ -369,8 +369,7 @@ def _update_alone(config: Config, dataset: Dataset, bandwidth: float, repeats: i
 
     def update(_, held, grads, ids):
         params, state = held
-        updates, state = make(hyper).update(grads, state, params, cluster_ids=ids)
-        return updates_applier(config)(params, updates), state
+        return take_step(make(hyper), grads, state, params, cluster_ids=ids)
 
     held = params, jax.jit(lambda p: make(hyper).init(p))(params)
     seconds = _seconds_in_a_loop(update, held, grads, ids, repeats=repeats)

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from discover import optim
 from discover.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
@@ -26,7 +25,6 @@ from discover.experiments.config import (
 )
 from discover.experiments.prepare import build_prepare
 from discover.models import Network, build_network, conv_as_matmul
-from discover.optim.leaves import apply_updates
 from discover.training.devices import (
     MeshModelPrograms,
     MeshPlacement,
@@ -249,15 +247,6 @@ def build_model_programs(
     return ModelPrograms(network.init, evaluate, member_mode=_member_mode(config))
 
 
-def updates_applier(config: Config) -> Callable[[Any, Any], Any]:
-    """What adds the optimizer's step to the parameters on one device.
-
-    The small ones together where the step is a multiple of Discover's direction, which is joined already. IGT and Adam
-    compute theirs parameter by parameter, with the sum in the same kernel.
-    """
-    return apply_updates if config.optimizer.name in ("discover", "discover_qhm") else optax.apply_updates
-
-
 def build_programs(
     config: Config,
     dataset: Dataset,
@@ -293,7 +282,6 @@ def build_programs(
         group_mode=training.group_mode,
         matrix_dtype=_matrix_dtype(config),
         placement=placement,
-        apply_updates=updates_applier(config) if placement is None else optax.apply_updates,
     )
     make_programs = Programs if placement is None else partial(MeshPrograms, placement)
     return make_programs(

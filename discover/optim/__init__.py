@@ -23,6 +23,7 @@ from discover.optim.paper import (
     paper_discover_qhm,
 )
 from discover.optim.plain import scale_by_qhm
+from discover.optim.stepping import take_step
 from discover.optim.transport import IgtState, averaging_weight, igt, igt_eval_params
 
 __all__ = [
@@ -53,4 +54,5 @@ __all__ = [
     "scale_by_discover",
     "scale_by_qhm",
     "sgd",
+    "take_step",
 ]

@@ -35,7 +35,7 @@ from discover.optim._checks import (
 )
 from discover.optim._context import in_slices
 from discover.optim.clusters import Clusters
-from discover.optim.leaves import Parameter, Result, map_parameters, small_ones_together
+from discover.optim.leaves import Move, Parameter, Result, map_parameters, small_ones_together
 
 FEW_CLUSTERS = 64
 
@@ -58,8 +58,34 @@ class Affine(NamedTuple):
     offset: Any  # leaves like the parameters
 
 
+class Moves(NamedTuple):
+    """Asks for the moved parameters in place of the direction: θ(1 − `decay`·`rate`) − `rate`·d.
+
+    Every group's gradient is taken plus `penalty`·θ. Only where `moves_in_kernels`.
+    """
+
+    penalty: Any  # [], or a number
+    decay: Any
+    rate: Any
+    decays: Any  # tree of booleans, the parameters that have penalty and decay
+
+    def of_each(self, params: Any, active: jax.Array) -> list[Move]:
+        """What to ask for each parameter: no move at all by a batch that is not `active`."""
+
+        def numbers(on: bool) -> jax.Array:
+            penalty, decay = (self.penalty, self.decay) if on else (0.0, 0.0)
+            rate = jnp.where(active, self.rate, 0)
+            return jnp.stack([jnp.asarray(n, jnp.float32) for n in (penalty, 1 - decay * rate, rate)])
+
+        of = {on: numbers(on) for on in (False, True)}
+        each = zip(jax.tree.leaves(params), jax.tree.leaves(self.decays), strict=True)
+        return [Move(param, of[bool(on)], bool(on)) for param, on in each]
+
+
 class GroupTransformation(optax.GradientTransformationExtraArgs):
     """A transformation of groups whose update also takes `affine`, an `Affine` or None."""
+
+    step: Callable[..., tuple[Any, Any]] | None = None  # see `stepping.take_step`
 
 
 class BatchWeights(NamedTuple):
@@ -146,6 +172,18 @@ def known_clusters(cluster_ids: jax.Array, num_clusters: int) -> jax.Array:
     return (cluster_ids >= 0) & (cluster_ids < num_clusters)
 
 
+def has_kernel(mean: jax.Array) -> bool:
+    """Whether the update kernel can take a parameter with this mean."""
+    return mean.dtype == jnp.float32 and mean.size > 0
+
+
+def moves_in_kernels(params: Any, num_groups: int) -> bool:
+    """Whether the kernels can move these parameters: `Moves`."""
+    on_one_gpu = jax.default_backend() == "gpu" and in_slices.get() is None
+    few_groups = 0 < num_groups <= update_kernel.MAX_GROUPS
+    return on_one_gpu and few_groups and all(has_kernel(jnp.asarray(p)) for p in jax.tree.leaves(params))
+
+
 def rule_for(weights: BatchWeights) -> Callable[[Sequence[Parameter]], Sequence[Result]]:
     """(F1) to (F3) for the parameters at this step: `apply_rule`, on a GPU as kernels.
 
@@ -162,26 +200,23 @@ def rule_for(weights: BatchWeights) -> Callable[[Sequence[Parameter]], Sequence[
         return lambda parameters: [plain(one) for one in parameters]
     scalars = update_kernel.pack(weights)
 
-    def has_kernel(one: Parameter) -> bool:
-        return one.mean.dtype == jnp.float32 and one.mean.size > 0
-
     def kernel(one: Parameter) -> Result:
-        if not has_kernel(one):
+        if not has_kernel(one.mean):
             return plain(one)
         grads = one.grads
         if one.mean.ndim < 2:
             same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # XLA cannot see that it is
             grads = grads.at[same_order].get(mode="promise_in_bounds")
-        return update_kernel.apply_rule(scalars, grads, one.mean, one.buffers, one.affine)
+        return update_kernel.apply_rule(scalars, grads, one.mean, one.buffers, one.affine, one.move)
 
     slices = in_slices.get()
     if slices is None:
-        return small_ones_together(kernel, has_kernel)
+        return small_ones_together(kernel, lambda one: has_kernel(one.mean))
 
     def kernel_on_slices(one: Parameter) -> Result:
         leaf = slices.find(one.path)
         # Not found: an optimizer around this one has made another tree of the parameters.
-        if leaf is None or not has_kernel(one):
+        if leaf is None or not has_kernel(one.mean):
             return plain(one)
         scale, offset = (None, ()) if one.affine is None else (one.affine.scale, (one.affine.offset,))
 
@@ -279,7 +314,7 @@ def scale_by_discover(
     rate: str = "proportional",
     buffer_dtype: Any = None,
     estimate_probs: bool = False,
-) -> optax.GradientTransformationExtraArgs:
+) -> GroupTransformation:
     r"""Turns one gradient per group into one direction, with one momentum per cluster.
 
     The rule is (F1) to (F5) at the top of this file. Under the proportional rate and ν = 1 the direction is
@@ -335,8 +370,7 @@ def scale_by_discover(
         seen = jnp.zeros(num_clusters, jnp.result_type(float)) if estimate_probs else None
         return DiscoverState(jax.tree.map(zero_mean, params), jax.tree.map(zero_buffers, params), seen)
 
-    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, affine=None, **_):
-        del params
+    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, affine=None, moves=None, **_):
         refuse_optax_wrappers("discover")
         num_groups = check_group_axis(updates, state.mean)
         ids = check_cluster_ids(cluster_ids, num_groups)
@@ -352,7 +386,8 @@ def scale_by_discover(
             ids, sizes, probs, state.examples_seen, correction=1 - nu * beta, rate=RATES[rate](beta)
         )
 
-        direction, mean, buffers = map_parameters(rule_for(weights), updates, state, affine)
+        moves = None if moves is None else moves.of_each(params, weights.active)
+        direction, mean, buffers = map_parameters(rule_for(weights), updates, state, affine, moves)
         return direction, DiscoverState(mean, buffers, seen)
 
     return GroupTransformation(init, update)

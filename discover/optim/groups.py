@@ -160,12 +160,7 @@ def skip_empty_batches(
         if leaves and jnp.ndim(leaves[0]) and jnp.shape(leaves[0])[0] == 0:
             return jax.tree.map(lambda g: jnp.zeros_like(g, shape=g.shape[1:]), updates), state
         if num_clusters is not None and cluster_ids is not None and leaves:
-            num_groups = check_group_axis(updates, params)
-            ids = check_cluster_ids(cluster_ids, num_groups)
-            sizes = (
-                jnp.ones(num_groups, jnp.int32) if group_sizes is None else check_group_sizes(group_sizes, num_groups)
-            )
-            group_sizes = jnp.where(known_clusters(ids, num_clusters), sizes, 0)
+            group_sizes = sizes_that_count(updates, params, cluster_ids, group_sizes, num_clusters)
         new_updates, new_state = inner.update(updates, state, params, group_sizes=group_sizes, **extra)
         if group_sizes is None:
             return new_updates, new_state
@@ -179,6 +174,14 @@ def skip_empty_batches(
         return jax.tree.map(lambda u: jnp.where(active, u, 0), new_updates), state
 
     return GroupTransformation(inner.init, update)
+
+
+def sizes_that_count(grads: Any, params: Any, cluster_ids: Any, group_sizes: Any, num_clusters: int) -> jax.Array:
+    """The groups' sizes, 0 where the cluster is none of the N; 1 for all others where no sizes are given."""
+    num_groups = check_group_axis(grads, params)
+    ids = check_cluster_ids(cluster_ids, num_groups)
+    sizes = jnp.ones(num_groups, jnp.int32) if group_sizes is None else check_group_sizes(group_sizes, num_groups)
+    return jnp.where(known_clusters(ids, num_clusters), sizes, 0)
 
 
 def _wide(array: jax.Array) -> Any:

@@ -9,16 +9,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from discover.optim import split_kernel
 
-# A GPU copies so many numbers in less than the time that it takes to start a kernel.
-SMALL = 2**18  # in a parameter's buffers
-SMALL_SUM = 2**15  # in a parameter
+SMALL = 2**18
+"""So many numbers, those of a parameter's buffers, a GPU copies in less time than it takes to start a kernel."""
 
 Result = tuple[jax.Array, jax.Array, jax.Array]
-"""The direction, the new mean and the new buffers of a parameter."""
+"""The direction (or the moved parameter), the new mean and the new buffers of a parameter."""
+
+
+class Move(NamedTuple):
+    """Asks for the moved parameter in place of a direction: `keep`·θ − `rate`·d, every gradient plus `penalty`·θ."""
+
+    param: Any  # [...], θ
+    numbers: Any  # float32 [3]: penalty, keep, rate
+    decays: bool  # parameters that agree in this have the same numbers
 
 
 class Parameter(NamedTuple):
@@ -29,17 +35,23 @@ class Parameter(NamedTuple):
     mean: jax.Array  # [...], ḡ
     buffers: jax.Array  # [N, ...]
     affine: Any = None  # a `family.Affine` with this parameter's offset, or None
+    move: Move | None = None
 
 
 def map_parameters(
-    rule: Callable[[Sequence[Parameter]], Sequence[Result]], grads: Any, state: Any, affine: Any
+    rule: Callable[[Sequence[Parameter]], Sequence[Result]], grads: Any, state: Any, affine: Any, moves: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Applies `rule` to the parameters: trees of directions, means and buffers."""
+    """Applies `rule` to the parameters: trees of directions, means and buffers.
+
+    With `moves`, a list with a `Move` for each parameter, the first is the tree of the moved parameters.
+    """
     with_path, treedef = jax.tree_util.tree_flatten_with_path(grads)
     offsets = [None] * len(with_path) if affine is None else jax.tree.leaves(affine.offset)
     affines = [None if affine is None else affine._replace(offset=offset) for offset in offsets]
-    each = zip(with_path, jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers), affines, strict=True)
-    results = rule([Parameter(path, grad, mean, buffers, affine) for (path, grad), mean, buffers, affine in each])
+    moves = [None] * len(with_path) if moves is None else moves
+    paths, grads = zip(*with_path) if with_path else ((), ())
+    means, buffers = jax.tree.leaves(state.mean), jax.tree.leaves(state.buffers)
+    results = rule([Parameter(*one) for one in zip(paths, grads, means, buffers, affines, moves, strict=True)])
     direction, mean, buffers = (treedef.unflatten([r[part] for r in results]) for part in range(3))
     return direction, mean, buffers
 
@@ -53,12 +65,12 @@ def small_ones_together(
     """
 
     def on_all(parameters: Sequence[Parameter]) -> list[Result]:
-        by_dtype: dict[Any, list[int]] = {}
-        for number, parameter in enumerate(parameters):
-            if can_join(parameter) and parameter.buffers.size <= SMALL:
-                by_dtype.setdefault(parameter.buffers.dtype, []).append(number)
+        alike: dict[Any, list[int]] = {}
+        for number, one in enumerate(parameters):
+            if can_join(one) and one.buffers.size <= SMALL:
+                alike.setdefault((one.buffers.dtype, one.move and one.move.decays), []).append(number)
         results: dict[int, Result] = {}
-        for numbers in by_dtype.values():
+        for numbers in alike.values():
             small = [parameters[number] for number in numbers]
             if len(small) > 1:
                 results.update(zip(numbers, split(rule(join(small)), small)))
@@ -68,43 +80,36 @@ def small_ones_together(
 
 
 def join(parameters: Sequence[Parameter]) -> Parameter:
-    """One parameter, a vector, that holds all of these; the dtypes of their means agree, and those of their buffers."""
+    """One parameter, a vector, that holds all of these; they agree in the dtypes and in the numbers of their moves."""
     affine = parameters[0].affine  # its scale is the same for all parameters
     if affine is not None:
         affine = affine._replace(offset=_concatenate([one.affine.offset for one in parameters], lead=0))
+    move = parameters[0].move
+    if move is not None:
+        move = move._replace(param=_concatenate([one.move.param for one in parameters if one.move], lead=0))
     return Parameter(
         None,
         _concatenate([one.grads for one in parameters], lead=1),
         _concatenate([one.mean for one in parameters], lead=0),
         _concatenate([one.buffers for one in parameters], lead=1),
         affine,
+        move,
     )
 
 
 def split(result: Result, parameters: Sequence[Parameter]) -> list[Result]:
     """What became of each of the parameters that were joined."""
-    direction, mean, buffers = result
+    first, mean, buffers = result
     sizes = [one.mean.size for one in parameters]
-    means, parts = split_kernel.split([mean[None], buffers], sizes)
-    directions = jnp.split(direction, np.cumsum(sizes)[:-1])  # whatever comes next takes them from where they are
+    if parameters[0].move is None:
+        means, parts = split_kernel.split([mean[None], buffers], sizes)
+        firsts = jnp.split(first, np.cumsum(sizes)[:-1])  # whatever comes next takes directions from where they are
+    else:
+        firsts, means, parts = split_kernel.split([first[None], mean[None], buffers], sizes)
     return [
-        (direction.reshape(one.mean.shape), mean.reshape(one.mean.shape), part.reshape(one.buffers.shape))
-        for one, direction, mean, part in zip(parameters, directions, means, parts, strict=True)
+        (first.reshape(one.mean.shape), mean.reshape(one.mean.shape), part.reshape(one.buffers.shape))
+        for one, first, mean, part in zip(parameters, firsts, means, parts, strict=True)
     ]
-
-
-def apply_updates(params: Any, updates: Any) -> Any:
-    """`optax.apply_updates`, on a GPU with one sum for all the small parameters."""
-    leaves, treedef = jax.tree.flatten(params)
-    steps = treedef.flatten_up_to(updates)
-    small = [n for n, p in enumerate(leaves) if 0 < p.size <= SMALL_SUM and p.dtype == jnp.float32]
-    if jax.default_backend() != "gpu" or len(small) < 2:
-        return optax.apply_updates(params, updates)
-    before, step = (_concatenate([tree[n] for n in small], lead=0) for tree in (leaves, steps))
-    (parts,) = split_kernel.split([(before + step).astype(before.dtype)[None]], [leaves[n].size for n in small])
-    moved = {n: part.reshape(leaves[n].shape) for n, part in zip(small, parts, strict=True)}
-    each = enumerate(zip(leaves, steps, strict=True))
-    return treedef.unflatten([moved[n] if n in moved else optax.apply_updates(p, u) for n, (p, u) in each])
 
 
 def _concatenate(arrays: Sequence[jax.Array], lead: int) -> jax.Array:

@@ -16,6 +16,7 @@ from discover.optim.clusters import Clusters
 from discover.optim.family import Affine, GroupTransformation, scale_by_discover
 from discover.optim.groups import mean_over_groups, skip_empty_batches
 from discover.optim.plain import scale_by_qhm
+from discover.optim.stepping import with_step_in_one
 from discover.optim.transport import igt
 
 DEFAULT_BETA = 0.95
@@ -130,8 +131,9 @@ def discover(
       >>> params = optax.apply_updates(params, updates)
     """
     rule = scale_by_discover(clusters, beta, nu, rate=rate, buffer_dtype=buffer_dtype, estimate_probs=estimate_probs)
-    return direction_to_optimizer(
-        rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2, clusters=clusters
+    size: dict[str, Any] = {"learning_rate": learning_rate, "weight_decay": weight_decay, "mask": mask, "l2": l2}
+    return with_step_in_one(
+        direction_to_optimizer(rule, **size, clusters=clusters), rule, clusters.num_clusters, **size
     )
 
 

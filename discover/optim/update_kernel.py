@@ -1,7 +1,8 @@
 """(F1) to (F3) of `family.py` for one parameter as one GPU kernel.
 
 The plain version reads the touched buffers, writes the new ones to a temporary and copies them to their place. Here
-each number is read once and written once: G gradients, G buffers in, G buffers out in place, ḡ in and out, d out.
+each number is read once and written once: G gradients, G buffers in, G buffers out in place, ḡ in and out, d out;
+or, in place of d, the parameter in and out.
 """
 
 import functools
@@ -23,15 +24,16 @@ def _kernel(
     grads_ref,
     mean_ref,
     buffers_ref,
-    scale_ref,
-    offset_ref,
-    direction_ref,
+    numbers_ref,
+    vector_ref,
+    result_ref,
     new_mean_ref,
     new_buffers_ref,
     *,
     size,
     block,
     affine,
+    move,
 ):
     num_groups, num_clusters = grads_ref.shape[0], buffers_ref.shape[0]
     at = pl.program_id(0) * block + jnp.arange(block)
@@ -44,12 +46,14 @@ def _kernel(
     active, mean_keep = scalars_ref[0], scalars_ref[1]
     mean = plgpu.load(mean_ref.at[at], mask=inside, other=0.0)
     dtype = mean.dtype
-    offset = plgpu.load(offset_ref.at[at], mask=inside, other=0.0) if affine else None
+    vector = plgpu.load(vector_ref.at[at], mask=inside, other=0.0) if affine or move else None
     grads, old = [], []
     for k in range(num_groups):
         gradient = plgpu.load(grads_ref.at[jnp.full_like(at, k), at], mask=inside, other=0.0).astype(dtype)
         if affine:
-            gradient = scale_ref[0] * gradient + offset
+            gradient = numbers_ref[0] * gradient + vector
+        elif move:
+            gradient = gradient + numbers_ref[0] * vector
         grads.append(jnp.where(valid(k) > 0, gradient, 0))
         old.append(plgpu.load(buffers_ref.at[ids_ref[k], at], mask=inside, other=0.0).astype(dtype))
 
@@ -64,7 +68,9 @@ def _kernel(
         target = ids_ref[num_groups + k]
         writes = target < num_clusters
         plgpu.store(new_buffers_ref.at[jnp.where(writes, target, 0), at], new, mask=inside & writes)
-    plgpu.store(direction_ref.at[at], active * direction, mask=inside)
+    direction = active * direction
+    result = numbers_ref[1] * vector - numbers_ref[2] * direction if move else direction
+    plgpu.store(result_ref.at[at], result, mask=inside)
     plgpu.store(new_mean_ref.at[at], new_mean, mask=inside)
 
 
@@ -97,20 +103,30 @@ def apply_rule(
     mean: jax.Array,
     buffers: jax.Array,
     affine: Any = None,
+    move: Any = None,
     *,
     block: int = BLOCK,
     warps: int = WARPS,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The same function as `family.apply_rule`, for at most `MAX_GROUPS` groups and a float32 mean."""
+    """The same function as `family.apply_rule`, for at most `MAX_GROUPS` groups and a float32 mean.
+
+    With a `leaves.Move` in place of `affine` the first result is the moved parameter.
+    """
     num_groups, num_clusters, size = grads.shape[0], buffers.shape[0], mean.size
-    scale, offset = (1.0, jnp.zeros(1, mean.dtype)) if affine is None else affine
+    if affine is not None:
+        numbers, vector = jnp.asarray(affine.scale, mean.dtype).reshape(1), affine.offset.astype(mean.dtype)
+    elif move is not None:
+        numbers, vector = move.numbers, move.param
+    else:
+        numbers, vector = jnp.zeros(1, mean.dtype), jnp.zeros(1, mean.dtype)  # not looked at
     flat = jax.ShapeDtypeStruct((size,), mean.dtype)
-    direction, new_mean, new_buffers = pl.pallas_call(
-        functools.partial(_kernel, size=size, block=block, affine=affine is not None),
+    kernel = functools.partial(_kernel, size=size, block=block, affine=affine is not None, move=move is not None)
+    result, new_mean, new_buffers = pl.pallas_call(
+        kernel,
         out_shape=(flat, flat, jax.ShapeDtypeStruct((num_clusters, size), buffers.dtype)),
         grid=(pl.cdiv(size, block),),
-        input_output_aliases={3: 1, 4: 2},
+        input_output_aliases={3: 1, 4: 2} | ({} if move is None else {6: 0}),
         compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=1),
         interpret=interpret,
         name="discover_update",
@@ -120,7 +136,7 @@ def apply_rule(
         grads.reshape(num_groups, size),
         mean.reshape(size),
         buffers.reshape(num_clusters, size),
-        jnp.asarray(scale, mean.dtype).reshape(1),
-        offset.astype(mean.dtype).reshape(-1),
+        numbers,
+        vector.reshape(-1),
     )
-    return direction.reshape(mean.shape), new_mean.reshape(mean.shape), new_buffers.reshape(buffers.shape)
+    return result.reshape(mean.shape), new_mean.reshape(mean.shape), new_buffers.reshape(buffers.shape)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from discover.optim import group_value_and_grad
+from discover.optim import group_value_and_grad, take_step
 
 if TYPE_CHECKING:
     from discover.training.devices import MeshPlacement
@@ -58,7 +58,6 @@ def make_step(
     group_mode: str = "vmap",
     matrix_dtype: Any = None,
     placement: MeshPlacement | None = None,
-    apply_updates: Callable[[Any, Any], Any] = optax.apply_updates,
 ) -> Step:
     """Builds the step that every optimizer shares.
 
@@ -76,7 +75,6 @@ def make_step(
         matrix_dtype: the dtype in which the gradients of matrices reach the optimizer, see there.
         placement: spreads the groups over several devices, each of which merges its own. The batch then carries its
             examples in place of their indices, and the optimizer clips.
-        apply_updates: adds the optimizer's step to the parameters.
 
     Returns:
         ``step(state, hyper, key, number, batch, images)``: ``key`` is the member's own, ``number`` counts from
@@ -127,10 +125,11 @@ def make_step(
         if "clip_norm" in hyper and placement is None:
             grads = clip_each(grads, hyper["clip_norm"])
         optimizer = make_optimizer(hyper)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, cluster_ids=ids, group_sizes=sizes)
+        params, opt_state = take_step(
+            optimizer, grads, state.opt_state, state.params, cluster_ids=ids, group_sizes=sizes
+        )
         share = sizes / jnp.maximum(jnp.sum(sizes), 1)
         metrics = StepMetrics(jnp.sum(share * losses), jnp.sum(share * accuracies))
-        params = apply_updates(state.params, updates)
         if not merge_groups and placement is None and jax.default_backend() == "gpu":
             params = jax.tree.map(_keep_row_major, params)
         return TrainState(params, opt_state), metrics

@@ -10,7 +10,17 @@ import optax
 import pytest
 from jax import lax
 
-from discover.optim import discover, discover_igt, family, leaves, split_kernel, update_kernel
+from discover.optim import (
+    discover,
+    discover_igt,
+    family,
+    leaves,
+    mean_over_groups,
+    momentum,
+    split_kernel,
+    take_step,
+    update_kernel,
+)
 from discover.optim.weight_gradient import Tiles, Window, choose_tiles, grouped_weight_gradient
 
 pytestmark = pytest.mark.float32
@@ -161,6 +171,14 @@ def one_step(tx, params, grads):
     return tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes)
 
 
+def wide(array):
+    return np.asarray(array, np.float32)
+
+
+def assert_identical(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
 def assert_same(fast, plain):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), fast, plain)
 
@@ -233,18 +251,95 @@ def test_the_split_kernel_cuts_joined_arrays_into_their_parts(sizes, num_rows, m
             np.testing.assert_array_equal(expected, actual)
 
 
-@pytest.mark.parametrize("small", [0, 7, 2**15])
-def test_on_a_gpu_small_parameters_are_summed_together(monkeypatch, small):
-    params = {"a": jnp.arange(7.0), "b": [jnp.ones((3, 5)), jnp.float32(2)], "c": jnp.ones(3, jnp.bfloat16), "d": ()}
-    updates = jax.tree.map(lambda p: 0.25 * jnp.ones(p.shape, jnp.float32), params)
-    cut = mock.Mock(side_effect=functools.partial(split_kernel.split, block=8, interpret=True))
-    monkeypatch.setattr(split_kernel, "split", cut)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(leaves, "SMALL_SUM", small)
-    moved = leaves.apply_updates(params, updates)
-    assert cut.call_count == (small > 0)
-    jax.tree.map(np.testing.assert_array_equal, moved, optax.apply_updates(params, updates))
-    jax.tree.map(lambda a, p: np.testing.assert_equal((a.shape, a.dtype), (p.shape, p.dtype)), moved, params)
+def steps(take, tx, params, grads):
+    """Three steps, the second of them on a batch without examples."""
+    state = tx.init(params)
+    for sizes in ([3, 2, 1, 0], [0, 0, 0, 0], [1, 1, 2, 3]):
+        ids, sizes = jnp.array([2, 0, 2, 1]), jnp.array(sizes)
+        params, state = take(tx, grads, state, params, cluster_ids=ids, group_sizes=sizes)
+    return params, state
+
+
+def update_and_add(tx, grads, state, params, **extra):
+    updates, state = tx.update(grads, state, params, **extra)
+    return optax.apply_updates(params, updates), state
+
+
+@pytest.mark.parametrize(
+    ("options", "small", "expected"),
+    [
+        ({}, 0, {(), (3, 5), (7,)}),
+        ({}, 2**18, {(23,)}),
+        ({"l2": 0.1, "mask": lambda params: jax.tree.map(lambda p: p.ndim > 1, params)}, 2**18, {(8,), (3, 5)}),
+        ({"weight_decay": 0.2, "l2": 0.1}, 2**18, {(23,)}),
+        ({"weight_decay": 0.2, "mask": {"scale": True, "kernel": False, "shift": True}}, 2**18, {(8,), (3, 5)}),
+        ({"buffer_dtype": jnp.bfloat16, "l2": 0.1}, 2**18, {(23,)}),
+    ],
+)
+def test_on_a_gpu_the_kernel_moves_the_parameters_as_the_sum_would(monkeypatch, gpu, options, small, expected):
+    rng = np.random.default_rng(0)
+    params, grads = random_tree(rng), random_tree(rng, 4)
+    del params["none"], grads["none"]
+    rate = optax.linear_schedule(0.3, 0.1, 5)
+    tx = discover(rate, family.Clusters.uniform(3), beta=0.9, nu=0.7, **options)
+    plain = compiled(functools.partial(steps, update_and_add, tx), params, grads)
+    assert_identical(compiled(functools.partial(steps, take_step, tx), params, grads), plain)
+    monkeypatch.setattr(leaves, "SMALL", small)
+    shapes = gpu()
+    program = functools.partial(steps, take_step, tx)
+    fast = compiled(program, params, grads)
+    assert set(shapes) == expected
+    in_one = str(jax.make_jaxpr(program)(params, grads)).count("input_output_aliases=((3, 1), (4, 2), (6, 0))")
+    assert in_one == 3 * len(expected)
+    assert jax.tree.structure(fast) == jax.tree.structure(plain)
+    tolerance = 2e-2 if "buffer_dtype" in options else 1e-6
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(wide(a), wide(b), atol=tolerance), fast, plain)
+    assert fast[1][-1].count == 2  # the learning rate's
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"a": jnp.ones(3), "b": jnp.ones(2, jnp.bfloat16)}, {"a": jnp.ones(3), "b": jnp.ones((0, 2))}],
+)
+def test_parameters_that_the_kernel_cannot_move_are_updated_and_added(gpu, params):
+    grads = jax.tree.map(lambda p: jnp.stack([p, 2 * p, 3 * p, 4 * p]), params)
+    tx = discover(0.1, family.Clusters.uniform(3), weight_decay=0.1)
+    plain = compiled(functools.partial(steps, update_and_add, tx), params, grads)
+    gpu()
+    fast = compiled(functools.partial(steps, take_step, tx), params, grads)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(wide(a), wide(b), atol=1e-6), fast, plain)
+
+
+@pytest.mark.parametrize("make", [lambda: optax.chain(mean_over_groups(), optax.adam(0.1)), lambda: momentum(0.1)])
+def test_any_optimizer_takes_a_step(make):
+    params, grads = {"a": jnp.ones(3)}, {"a": jnp.arange(12.0).reshape(4, 3)}
+    tx = make()
+    step = functools.partial(steps, take_step, optax.with_extra_args_support(tx))
+    assert_identical(
+        compiled(step, params, grads), compiled(functools.partial(steps, update_and_add, tx), params, grads)
+    )
+
+
+def test_a_step_without_cluster_ids_says_what_is_missing(gpu):
+    gpu()
+    tx = discover(0.1, family.Clusters.uniform(3))
+    with pytest.raises(TypeError, match="cluster_ids is missing"):
+        take_step(tx, jnp.ones((4, 2)), tx.init(jnp.ones(2)), jnp.ones(2))
+
+
+def test_several_networks_are_moved_side_by_side(gpu):
+    rng = np.random.default_rng(0)
+    params, grads = random_tree(rng, 2), random_tree(rng, 2, 4)
+    del params["none"], grads["none"]
+
+    def program(rates, params, grads):
+        tx = lambda rate: discover(rate, family.Clusters.uniform(3), l2=0.1)  # noqa: E731
+        return jax.vmap(lambda rate, params, grads: steps(take_step, tx(rate), params, grads))(rates, params, grads)
+
+    rates = jnp.array([0.1, 0.3])
+    plain = compiled(program, rates, params, grads)
+    gpu()
+    assert_same(compiled(program, rates, params, grads), plain)
 
 
 def test_no_load_or_store_of_the_split_kernel_is_without_a_mask():
