@@ -26,6 +26,9 @@ def bench(
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", metavar="N", help="Interleaved repeats.")] = 7,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Length of momentum's repeat.")] = 1.0,
+    loop: Annotated[
+        bool, typer.Option("--loop/--no-loop", help="Time a hand-written optax loop as well, as a check of momentum.")
+    ] = True,
     overrides: SetOption = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write bench.json and a figure.")] = None,
     json_file: JsonOption = None,
@@ -53,6 +56,7 @@ def bench(
             clusters=_whole("--clusters", clusters),
             repeats=repeats,
             seconds=seconds,
+            loop=loop,
             say=lambda text: status.update(text) if console.is_terminal else console.print(text, style="dim"),
         )
     if json_file != "-":

@@ -68,17 +68,19 @@ def bench(
     clusters: Sequence[int] | None = None,
     repeats: int = 7,
     seconds: float = 1.0,
+    loop: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Times every optimizer in every setting, and the update on its own.
 
     Args:
         config_for: the configuration of an optimizer, `preset.config_for`.
-        optimizers: names; momentum is timed in any case, and a hand-written optax loop beside it.
+        optimizers: names; momentum is timed in any case.
         groups: numbers of groups per batch for the clustered optimizers (None: the preset's). The batch stays as large.
         clusters: numbers of clusters, assigned at random (None: the preset's clusters).
         repeats: how often each candidate is timed, in turns.
         seconds: about how long momentum runs in each repeat.
+        loop: time a hand-written optax loop beside momentum.
         say: told what is being done.
 
     Returns:
@@ -115,7 +117,8 @@ def bench(
     for name in plain:
         add(name, lambda name=name: _candidate(adjusted(config_for(name), batch, *settings[0]), dataset, steps))
     calls = _calls_in(seconds, candidates[0].run)
-    add(HAND_WRITTEN, lambda: _hand_written(adjusted(base, batch, *settings[0]), dataset, steps))
+    if loop:
+        add(HAND_WRITTEN, lambda: _hand_written(adjusted(base, batch, *settings[0]), dataset, steps))
     for g, n in settings:
         for name in grouped:
             label = f"{name}, {g} groups" + ("" if n is None else f", {n} clusters")
@@ -393,8 +396,9 @@ def _update_alone(config: Config, dataset: Dataset, bandwidth: float, repeats: i
     }
 
 
-def _seconds_in_a_loop(body: Callable[..., Any], held: Any, *others: Any, repeats: int, times: int = 10) -> list[float]:
-    """Seconds of one `held = body(i, held, *others)`, each from several in one program: a call has a price too."""
+def _seconds_in_a_loop(body: Callable[..., Any], held: Any, *others: Any, repeats: int) -> list[float]:
+    """Seconds of one `held = body(i, held, *others)`, each from many in one program: a call has a price too."""
+    times = 10 if jax.default_backend() == "cpu" else 100  # of milliseconds and of less
 
     def loop(held, *others):
         return jax.lax.fori_loop(0, times, lambda i, now: body(i, now, *others), held)

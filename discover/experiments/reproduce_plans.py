@@ -278,7 +278,15 @@ def _results_d(make: _Maker) -> list[Panel]:
     rows = _by_groups(make, ("momentum", "adam", "discover"), (1, 2, 4, 8))
     shuffled = {"batches.composition": "shuffled"}
     rows += [make.row(name, "shuffled", changes=shuffled, reference=True) for name in ("momentum", "adam")]
-    return [make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups")]
+    wider = {"changes": {"model.width": 2 * make.scale.changes["model.width"]}, "rates": (0.03, 0.1, 0.3)}
+    return [
+        make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups"),
+        make.panel(
+            "wider",
+            "Discover with two groups in a batch, network of twice the width",
+            _by_groups(make, ("discover",), (2,), **wider),
+        ),
+    ]
 
 
 def _results_e(make: _Maker) -> list[Panel]:

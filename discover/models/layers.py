@@ -1,4 +1,4 @@
-"""Layers that the models share: convolution (with weight standardization), group norm, dense, dropout.
+"""Layers that the models share: convolution (with weight standardization), dense, dropout.
 
 Parameters are float32; ``dtype`` is the type of the computation. Every convolution goes through one
 replaceable function, so that an optimizer that needs one weight gradient per group can bring its own.
@@ -105,28 +105,6 @@ class Conv(nnx.Module):
             "SAME",
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
-
-
-def group_norm(
-    features: int, groups: int, *, zero_scale: bool = False, dtype: Any = jnp.float32, rngs: nnx.Rngs
-) -> nnx.GroupNorm:
-    """Group norm with ``groups`` groups, or the largest number below that divides both it and ``features``.
-
-    Args:
-        features: number of channels.
-        groups: number of groups wanted.
-        zero_scale: start with scale 0 (for the last norm of a residual branch).
-        dtype: of the computation; the statistics are float32 in any case.
-    """
-    scale = nnx.initializers.zeros if zero_scale else nnx.initializers.ones
-    return nnx.GroupNorm(
-        features,
-        num_groups=math.gcd(groups, features),
-        epsilon=1e-5,
-        dtype=dtype,
-        scale_init=scale,
-        rngs=rngs,
-    )
 
 
 def dense(in_features: int, out_features: int, *, dtype: Any = jnp.float32, rngs: nnx.Rngs) -> nnx.Linear:

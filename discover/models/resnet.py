@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from discover.models.layers import Conv, ConvFn, dense, dropout, group_norm
+from discover.models.group_norm import group_norm
+from discover.models.layers import Conv, ConvFn, dense, dropout
 
 BLOCKS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 GROUPS = 32

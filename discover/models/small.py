@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from discover.models.layers import Conv, ConvFn, dense, dropout, fold, group_norm
+from discover.models.group_norm import group_norm
+from discover.models.layers import Conv, ConvFn, dense, dropout, fold
 
 
 class Logistic(nnx.Module):
