@@ -26,8 +26,9 @@ from jax import lax
 class GroupNorm(nnx.GroupNorm):
     """`flax.nnx.GroupNorm` for images [b, ..., C], with float32 arithmetic and the gradient above."""
 
-    def __call__(self, x: jax.Array, *, mask: None = None) -> jax.Array:
-        assert mask is None
+    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+        if mask is not None:
+            raise ValueError("this group norm takes no mask; flax.nnx.GroupNorm does")
         assert self.scale is not None
         assert self.bias is not None
         y = normalize(x, self.scale[...], self.bias[...], self.num_groups, self.epsilon)
@@ -36,7 +37,8 @@ class GroupNorm(nnx.GroupNorm):
 
 def normalize(x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float) -> jax.Array:
     """y for x [b, ..., C] and parameters [C]; the result has the dtype of x."""
-    return _normalize(x.reshape(len(x), -1, x.shape[-1]), scale, bias, num_groups, epsilon).reshape(x.shape)
+    y: Any = _normalize(x.reshape(len(x), -1, x.shape[-1]), scale, bias, num_groups, epsilon)
+    return y.reshape(x.shape)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
