@@ -6,7 +6,6 @@ replaceable function, so that an optimizer that needs one weight gradient per gr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,27 +14,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from discover.models.standardization import standardize
+
 ConvFn = Callable[..., jax.Array]
 """A function with the signature of :func:`jax.lax.conv_general_dilated`."""
 
 he_normal = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
-
-
-def standardize(kernel: jax.Array, epsilon: float = 1e-10) -> jax.Array:
-    """Weight standardization: each output channel's weights get mean 0 and variance 1/fan_in.
-
-    Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight Standardization",
-    scaled by fan_in^(-1/2) so that the variance of the activations is kept.
-
-    Args:
-        kernel: [height, width, in, out].
-        epsilon: added to the variance.
-    """
-    axes = tuple(range(kernel.ndim - 1))
-    fan_in = math.prod(kernel.shape[:-1])
-    centred = kernel - jnp.mean(kernel, axes, keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axes, keepdims=True)
-    return centred * lax.rsqrt(variance * fan_in + epsilon)
 
 
 def conv_as_matmul(
@@ -97,7 +81,7 @@ class Conv(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.kernel[...]
         if self.weight_standardization:
-            kernel = standardize(kernel)
+            kernel = standardize(kernel, self.dtype)
         return self.conv_general_dilated(
             x.astype(self.dtype),
             kernel.astype(self.dtype),

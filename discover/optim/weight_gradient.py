@@ -24,6 +24,7 @@ _dot = plgpu.dot if hasattr(plgpu, "dot") else pl.dot  # one function, which jax
 MULTIPROCESSORS = 132
 TENSOR_RATE = 5e14  # operations a second that the kernel reaches when the GPU is full
 MEMORY_RATE = 4.3e12  # bytes a second
+MOST_PARTS = 64  # of a group
 
 
 class Window(NamedTuple):
@@ -74,7 +75,7 @@ def choose_parts(window: Window, tiles: Tiles, x_shape: tuple[int, ...], outputs
         sums = 2 * 4 * num_groups * parts * weights if parts > 1 else 0
         return 2 * num_groups * positions * weights / (TENSOR_RATE * busy) + sums / MEMORY_RATE
 
-    allowed = [n for n in (1, 2, 4, 8, 16, 32, 64) if positions % (n * tiles.positions) == 0]
+    allowed = [n for n in range(1, MOST_PARTS + 1) if positions % (n * tiles.positions) == 0]
     return min(allowed, key=seconds)
 
 

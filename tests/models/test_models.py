@@ -1,5 +1,7 @@
 """The models: their sizes, their number types, and the convolution that can be replaced."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,6 +131,27 @@ def test_standardized_kernels_have_mean_0_and_variance_1_over_fan_in():
     np.testing.assert_allclose(result.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(result.var(axis=0) * 63, 1, rtol=1e-5)
     np.testing.assert_allclose(standardize(2 * kernel + 1), standardize(kernel), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+def test_the_gradient_of_standardization_is_that_of_its_definition(dtype):
+    rng = np.random.default_rng(0)
+    kernel, weight = (jnp.asarray(rng.normal(0.5, 2, size=(3, 3, 5, 4)), jnp.float32) for _ in range(2))
+
+    def definition(kernel):
+        centred = kernel - jnp.mean(kernel, (0, 1, 2), keepdims=True)
+        return (centred / jnp.sqrt(jnp.sum(centred**2, (0, 1, 2), keepdims=True))).astype(dtype or kernel.dtype)
+
+    def gradient(function, weight):
+        return jax.grad(lambda kernel: jnp.sum(weight.astype(dtype or kernel.dtype) * function(kernel)))(kernel)
+
+    ours = functools.partial(standardize, dtype=dtype)
+    assert ours(kernel).dtype == (dtype or kernel.dtype)
+    np.testing.assert_array_equal(gradient(ours, weight).dtype, kernel.dtype)
+    np.testing.assert_allclose(gradient(ours, weight), gradient(definition, weight), atol=1e-5)
+    groups = jnp.stack([weight, 2 * weight, weight**2])
+    together = jax.vmap(functools.partial(gradient, ours))(groups)
+    np.testing.assert_allclose(together, [gradient(definition, w) for w in groups], atol=1e-5)
 
 
 @pytest.mark.parametrize(
