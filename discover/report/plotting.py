@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,9 +43,13 @@ def save_figure(figure: Figure, directory: Path, name: str, formats: Sequence[st
 
 def set_title(axes: Axes, title: str, facts: str) -> None:
     """A title, and below it in small print what was measured and where."""
-    axes.set_title(title, loc="left", pad=22)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    unbroken = facts.replace(" = ", "\u00a0=\u00a0")
+    lines = textwrap.wrap(unbroken, int(15 * figure.get_figwidth()))  # letters to an inch
+    axes.set_title(title, loc="left", pad=11 * (1 + len(lines)))
     axes.annotate(
-        facts, (0, 1), xytext=(0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
+        "\n".join(lines), (0, 1), xytext=(0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
         color="#5b626d",
     )  # fmt: skip
 
