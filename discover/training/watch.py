@@ -50,6 +50,12 @@ class Watch(threading.Thread):
         self._moved: dict[int, int] = {}  # who -> progress
         self._behind: dict[int, tuple[int, float]] = {}  # who -> (progress, since when others are further)
 
+    def start(self) -> None:
+        # At once: whoever is lost within the first second must not be remembered by the last words of an earlier run.
+        with contextlib.suppress(Exception):
+            self._say("alive 0 0")
+        super().start()
+
     def run(self) -> None:
         while not self._over.wait(BEAT):
             self.turn()
@@ -63,7 +69,7 @@ class Watch(threading.Thread):
             self._reached = self._clock()
         except Exception as error:
             if self._clock() - self._reached > self._patience():
-                self._stop(0, f"its coordination service does not answer ({str(error).splitlines()[0][:100]})")
+                self._give_up(0, f"its coordination service does not answer ({str(error).splitlines()[0][:100]})")
             return
         for who in range(self._count):
             if who != self._index:
@@ -104,12 +110,12 @@ class Watch(threading.Thread):
         if kind == "failed":
             # All may have failed of the same: then each says so itself, and this watch is over in a moment.
             if now - self._failed.setdefault(who, now) > 3 * BEAT:
-                self._stop(who, f"it stopped: {rest}")
+                self._give_up(who, f"it stopped: {rest}")
             return
         if kind == "lost":
             lost, _, reason = rest.partition(" ")
             if int(lost) != self._index:
-                self._stop(int(lost), reason)
+                self._give_up(int(lost), reason)
         if kind == "done":
             self._signs.pop(who, None)
             self._moved.pop(who, None)
@@ -119,7 +125,7 @@ class Watch(threading.Thread):
         if sign != before:
             self._signs[who] = (sign, now)
         elif now - since > self._patience():
-            self._stop(who, f"no sign of life for {now - since:.0f} seconds")
+            self._give_up(who, f"no sign of life for {now - since:.0f} seconds")
         if kind == "alive":
             progress = self._moved[who] = int(rest.split()[1])
             if progress >= max(self.progress, *self._moved.values()):
@@ -130,9 +136,9 @@ class Watch(threading.Thread):
             if at != progress:
                 self._behind[who] = (progress, now)
             elif now - since > self._timeout + BEAT:  # its sign may be that old
-                self._stop(who, f"it has made no progress for {now - since:.0f} seconds while others wait for it")
+                self._give_up(who, f"it has made no progress for {now - since:.0f} seconds while others wait for it")
 
-    def _stop(self, who: int, reason: str) -> None:
+    def _give_up(self, who: int, reason: str) -> None:
         """Says who is lost, lets the others hear of it, and ends this process."""
         text = f"worker {who} of {self._count} is lost: {reason}; worker {self._index} stops"
         with contextlib.suppress(Exception):

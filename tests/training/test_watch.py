@@ -30,7 +30,7 @@ class Watch(RealWatch):
 
     stopped = None
 
-    def _stop(self, who, reason):
+    def _give_up(self, who, reason):
         if self.stopped is None:
             self.stopped = (self._clock(), who, reason)
 
@@ -110,3 +110,18 @@ def test_a_silent_worker_is_named_after_a_third_of_the_timeout_in_the_middle_of_
     assert who == 1
     assert "no sign of life" in reason
     assert 30 + TIMEOUT / 3 - 1 < when <= 30 + TIMEOUT / 3 + 2
+
+
+def test_a_worker_lost_at_once_in_its_second_run_is_missed_all_the_same():
+    now, store = [0.0], Store()
+    for index in range(2):
+        Watch(store, index, 2, TIMEOUT).leave("done")  # the first run
+    lost = Watch(store, 1, 2, TIMEOUT)
+    lost._over.set()  # it dies before its first turn
+    lost.start()
+    lost.join()
+    watch = Watch(store, 0, 2, TIMEOUT, clock=lambda: now[0])
+    for now[0] in range(8):
+        watch.turn()
+    assert watch.stopped is not None
+    assert watch.stopped[1] == 1
