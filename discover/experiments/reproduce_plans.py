@@ -278,14 +278,20 @@ def _results_d(make: _Maker) -> list[Panel]:
     rows = _by_groups(make, ("momentum", "adam", "discover"), (1, 2, 4, 8))
     shuffled = {"batches.composition": "shuffled"}
     rows += [make.row(name, "shuffled", changes=shuffled, reference=True) for name in ("momentum", "adam")]
-    wider = {"changes": {"model.width": 2 * make.scale.changes["model.width"]}, "rates": (0.03, 0.1, 0.3)}
+    wider = [
+        make.row(
+            "discover",
+            f"beta={beta:g} nu={nu:g}",
+            groups=2,
+            hyperparameters={"beta": beta, "nu": nu},
+            rates=(0.03, 0.05, 0.1),
+            changes={"model.width": 2 * make.scale.changes["model.width"]},
+        )
+        for beta, nu in ((0.95, 0.95), (0.97, 0.93))
+    ]
     return [
         make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups"),
-        make.panel(
-            "wider",
-            "Discover with two groups in a batch, network of twice the width",
-            _by_groups(make, ("discover",), (2,), **wider),
-        ),
+        make.panel("wider", "Discover with two groups in a batch, network of twice the width", wider),
     ]
 
 

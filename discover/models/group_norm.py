@@ -24,39 +24,58 @@ from jax import lax
 
 
 class GroupNorm(nnx.GroupNorm):
-    """`flax.nnx.GroupNorm` for images [b, ..., C], with float32 arithmetic and the gradient above."""
+    """`flax.nnx.GroupNorm` for images [b, ..., C], with float32 arithmetic and the gradient above.
+
+    Differentiable in reverse mode (what training needs), and that gradient again, but not in forward mode.
+    """
+
+    def __init__(
+        self, num_features: int, num_groups: int, *, epsilon: float, dtype: Any, scale_init: Any, rngs: nnx.Rngs
+    ):
+        super().__init__(
+            num_features, num_groups=num_groups, epsilon=epsilon, dtype=dtype, scale_init=scale_init, rngs=rngs
+        )
 
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         if mask is not None:
             raise ValueError("this group norm takes no mask; flax.nnx.GroupNorm does")
         assert self.scale is not None
         assert self.bias is not None
-        y = normalize(x, self.scale[...], self.bias[...], self.num_groups, self.epsilon)
-        return y.astype(self.dtype or y.dtype)
+        return normalize(x, self.scale[...], self.bias[...], self.num_groups, self.epsilon, dtype=self.dtype)
 
 
-def normalize(x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float) -> jax.Array:
-    """y for x [b, ..., C] and parameters [C]; the result has the dtype of x."""
-    y: Any = _normalize(x.reshape(len(x), -1, x.shape[-1]), scale, bias, num_groups, epsilon)
+def normalize(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, *, dtype: Any = None
+) -> jax.Array:
+    """y for x [b, ..., C] and parameters [C], in `dtype` or that of x."""
+    places = math.prod(x.shape[1:-1])
+    flat = x.reshape(len(x), places, x.shape[-1])
+    y: Any = _normalize(flat, scale, bias, num_groups, epsilon, jnp.dtype(dtype or x.dtype))
     return y.reshape(x.shape)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _normalize(x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float) -> jax.Array:
-    return _forward(x, scale, bias, num_groups, epsilon)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def _normalize(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, dtype: Any
+) -> jax.Array:
+    return _forward(x, scale, bias, num_groups, epsilon, dtype)[0]
 
 
-def _forward(x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float) -> tuple[jax.Array, Any]:
+def _forward(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, dtype: Any
+) -> tuple[jax.Array, Any]:
     wide = _wide(x)
     sums = jnp.sum(wide, axis=1), jnp.sum(jnp.square(wide), axis=1)
     mean, square = (_over_groups(s, num_groups) / x.shape[1] for s in sums)
     inverse = lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0) + epsilon)
     y = (wide - mean[:, None]) * (inverse * scale)[:, None] + bias
-    return y.astype(x.dtype), (x, mean, inverse, scale)
+    return y.astype(dtype), (x, mean, inverse, scale)
 
 
-def _backward(num_groups: int, epsilon: float, kept: Any, dy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    del epsilon
+def _backward(
+    num_groups: int, epsilon: float, dtype: Any, kept: Any, dy: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    del epsilon, dtype
     x, mean, inverse, scale = kept
     places = x.shape[1]
     normal, wide = (_wide(x) - mean[:, None]) * inverse[:, None], _wide(dy)
@@ -75,7 +94,7 @@ _normalize.defvjp(_forward, _backward)
 def _over_groups(values: jax.Array, num_groups: int) -> jax.Array:
     """[b, C]: for each channel the mean over the channels of its group."""
     size = values.shape[-1] // num_groups
-    return jnp.repeat(jnp.mean(values.reshape(-1, num_groups, size), axis=-1), size, axis=-1)
+    return jnp.repeat(jnp.mean(values.reshape(len(values), num_groups, size), axis=-1), size, axis=-1)
 
 
 def _wide(array: jax.Array) -> jax.Array:

@@ -81,7 +81,7 @@ class Conv(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.kernel[...]
         if self.weight_standardization:
-            kernel = standardize(kernel, self.dtype)
+            kernel = standardize(kernel, dtype=self.dtype)
         return self.conv_general_dilated(
             x.astype(self.dtype),
             kernel.astype(self.dtype),

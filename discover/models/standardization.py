@@ -22,13 +22,15 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def standardize(kernel: jax.Array, dtype: Any = None, epsilon: float = 1e-10) -> jax.Array:
+def standardize(kernel: jax.Array, epsilon: float = 1e-10, *, dtype: Any = None) -> jax.Array:
     """Each output channel's weights get mean 0 and variance 1/F.
+
+    Differentiable in reverse mode (what training needs), and that gradient again, but not in forward mode.
 
     Args:
         kernel: [height, width, in, out].
-        dtype: of the result; the kernel's own if None.
         epsilon: added to F times the variance.
+        dtype: of the result; the kernel's own if None.
     """
     result: Any = _standardize(kernel, jnp.dtype(dtype or kernel.dtype), epsilon)
     return result

@@ -31,6 +31,7 @@ from discover.optim._checks import (
     check_group_axis,
     check_group_sizes,
     check_unit_interval,
+    is_zero,
     refuse_optax_wrappers,
 )
 from discover.optim._context import in_slices
@@ -59,7 +60,7 @@ class Affine(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Asks for the moved parameters in place of the direction: θ(1 − `decay`·`rate`) − `rate`·d.
+    """Asks for the moved parameters in place of the direction: θ − `rate`·(d + `decay`·θ).
 
     Every group's gradient is taken plus `penalty`·θ. Only where `moves_in_kernels`.
     """
@@ -67,23 +68,21 @@ class Moves(NamedTuple):
     penalty: Any  # [], or a number
     decay: Any
     rate: Any
-    decays: Any  # tree of booleans, the parameters that have penalty and decay
+    chosen: Any  # tree of booleans, the parameters that have penalty and decay
 
-    def of_each(self, params: Any, active: jax.Array) -> list[Move]:
-        """What to ask for each parameter: no move at all by a batch that is not `active`."""
-
-        def numbers(on: bool) -> jax.Array:
-            penalty, decay = (self.penalty, self.decay) if on else (0.0, 0.0)
-            rate = jnp.where(active, self.rate, 0)
-            return jnp.stack([jnp.asarray(n, jnp.float32) for n in (penalty, 1 - decay * rate, rate)])
-
-        of = {on: numbers(on) for on in (False, True)}
-        each = zip(jax.tree.leaves(params), jax.tree.leaves(self.decays), strict=True)
-        return [Move(param, of[bool(on)], bool(on)) for param, on in each]
+    def of_each(self, params: Any) -> list[Move]:
+        """What to ask for each parameter."""
+        numbers = jnp.stack([jnp.asarray(n, jnp.float32) for n in (self.penalty, self.decay, self.rate)])
+        penalised, decays = not is_zero(self.penalty), not is_zero(self.decay)
+        each = zip(jax.tree.leaves(params), jax.tree.leaves(self.chosen), strict=True)
+        return [Move(param, numbers, bool(on) and penalised, bool(on) and decays) for param, on in each]
 
 
 class GroupTransformation(optax.GradientTransformationExtraArgs):
-    """A transformation of groups whose update also takes `affine`, an `Affine` or None."""
+    """A transformation of groups whose update also takes `affine`, an `Affine` or None.
+
+    It may have a `step`, which takes the arguments of its update and returns the moved parameters and the state.
+    """
 
     step: Callable[..., tuple[Any, Any]] | None = None  # see `stepping.take_step`
 
@@ -177,11 +176,12 @@ def has_kernel(mean: jax.Array) -> bool:
     return mean.dtype == jnp.float32 and mean.size > 0
 
 
-def moves_in_kernels(params: Any, num_groups: int) -> bool:
+def moves_in_kernels(params: Any, state: DiscoverState, num_groups: int) -> bool:
     """Whether the kernels can move these parameters: `Moves`."""
+    leaves = jax.tree.leaves((params, state.mean))
     on_one_gpu = jax.default_backend() == "gpu" and in_slices.get() is None
     few_groups = 0 < num_groups <= update_kernel.MAX_GROUPS
-    return on_one_gpu and few_groups and all(has_kernel(jnp.asarray(p)) for p in jax.tree.leaves(params))
+    return on_one_gpu and few_groups and all(has_kernel(jnp.asarray(leaf)) for leaf in leaves)
 
 
 def rule_for(weights: BatchWeights) -> Callable[[Sequence[Parameter]], Sequence[Result]]:
@@ -386,7 +386,7 @@ def scale_by_discover(
             ids, sizes, probs, state.examples_seen, correction=1 - nu * beta, rate=RATES[rate](beta)
         )
 
-        moves = None if moves is None else moves.of_each(params, weights.active)
+        moves = None if moves is None else moves.of_each(params)
         direction, mean, buffers = map_parameters(rule_for(weights), updates, state, affine, moves)
         return direction, DiscoverState(mean, buffers, seen)
 

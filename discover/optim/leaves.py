@@ -20,11 +20,12 @@ Result = tuple[jax.Array, jax.Array, jax.Array]
 
 
 class Move(NamedTuple):
-    """Asks for the moved parameter in place of a direction: `keep`·θ − `rate`·d, every gradient plus `penalty`·θ."""
+    """Asks for the moved parameter in place of a direction: θ − `rate`·(d + `decay`·θ), each gradient + `penalty`·θ."""
 
     param: Any  # [...], θ
-    numbers: Any  # float32 [3]: penalty, keep, rate
-    decays: bool  # parameters that agree in this have the same numbers
+    numbers: Any  # float32 [3]: penalty, decay, rate; the same for all parameters of an update
+    penalised: bool
+    decays: bool
 
 
 class Parameter(NamedTuple):
@@ -68,7 +69,9 @@ def small_ones_together(
         alike: dict[Any, list[int]] = {}
         for number, one in enumerate(parameters):
             if can_join(one) and one.buffers.size <= SMALL:
-                alike.setdefault((one.buffers.dtype, one.move and one.move.decays), []).append(number)
+                alike.setdefault((one.buffers.dtype, one.move and (one.move.penalised, one.move.decays)), []).append(
+                    number
+                )
         results: dict[int, Result] = {}
         for numbers in alike.values():
             small = [parameters[number] for number in numbers]
@@ -80,7 +83,7 @@ def small_ones_together(
 
 
 def join(parameters: Sequence[Parameter]) -> Parameter:
-    """One parameter, a vector, that holds all of these; they agree in the dtypes and in the numbers of their moves."""
+    """One parameter, a vector, that holds all of these; they agree in the dtypes and in what their moves contain."""
     affine = parameters[0].affine  # its scale is the same for all parameters
     if affine is not None:
         affine = affine._replace(offset=_concatenate([one.affine.offset for one in parameters], lead=0))

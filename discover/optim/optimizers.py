@@ -16,7 +16,7 @@ from discover.optim.clusters import Clusters
 from discover.optim.family import Affine, GroupTransformation, scale_by_discover
 from discover.optim.groups import mean_over_groups, skip_empty_batches
 from discover.optim.plain import scale_by_qhm
-from discover.optim.stepping import with_step_in_one
+from discover.optim.stepping import chosen_parameters, with_step_in_one
 from discover.optim.transport import igt
 
 DEFAULT_BETA = 0.95
@@ -229,15 +229,12 @@ def penalised(inner: GroupTransformation, l2: Any, mask: Any) -> GroupTransforma
     def update(updates, state, params=None, **extra):
         if params is None:
             raise ValueError("l2 needs the parameters: call tx.update(grads, state, params, ...)")
-        chosen = mask(params) if callable(mask) else mask
-        if chosen is None:
-            chosen = jax.tree.map(lambda _: True, params)
 
         def gradient(on, p):
             wide = p.astype(jnp.promote_types(p.dtype, jnp.float32))
             return jnp.asarray(l2, wide.dtype) * wide if on else jnp.zeros_like(wide)
 
-        penalty = Affine(1.0, jax.tree.map(gradient, chosen, params))
+        penalty = Affine(1.0, jax.tree.map(gradient, chosen_parameters(mask, params), params))
         return inner.update(updates, state, params, affine=penalty, **extra)
 
     return GroupTransformation(inner.init, update)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discover.optim._checks import check_group_axis
+from discover.optim._checks import check_group_axis, is_zero
 from discover.optim.family import GroupTransformation, Moves, moves_in_kernels
 from discover.optim.groups import sizes_that_count
 
@@ -21,7 +21,8 @@ def take_step(
     """The parameters and the state after one step.
 
     The same as `optimizer.update` and `optax.apply_updates`, to rounding; with `discover` and `discover_qhm` on a GPU
-    in less time. The arguments are those of `optimizer.update`.
+    in less time. The arguments are those of `optimizer.update`. An optimizer around another, such as `optax.chain`,
+    takes the ordinary way.
 
     Example:
       >>> import discover
@@ -40,6 +41,12 @@ def _update_and_add(
 ) -> tuple[Any, Any]:
     updates, state = optax.with_extra_args_support(optimizer).update(grads, state, params, **extra)
     return optax.apply_updates(params, updates), state
+
+
+def chosen_parameters(mask: Any, params: Any) -> Any:
+    """A boolean for each parameter: what a mask says, be it a tree, the upper part of one, a function, or None: all."""
+    chosen = mask(params) if callable(mask) else True if mask is None else mask
+    return jax.tree.map(lambda on, part: jax.tree.map(lambda _: bool(on), part), chosen, params)
 
 
 def with_step_in_one(
@@ -64,15 +71,15 @@ def with_step_in_one(
 
     def step(grads: Any, state: Any, params: Any, *, cluster_ids: Any = None, group_sizes: Any = None, **extra: Any):
         extra |= {"cluster_ids": cluster_ids, "group_sizes": group_sizes}
-        constant_decay = not callable(weight_decay)
-        if cluster_ids is None or not (constant_decay and moves_in_kernels(params, check_group_axis(grads, params))):
+        ordinary = cluster_ids is not None and extra.get("affine") is None and not callable(weight_decay)
+        if not (ordinary and moves_in_kernels(params, state[0], check_group_axis(grads, params))):
             return _update_and_add(optimizer, grads, state, params, **extra)
+        params = jax.tree.map(jnp.asarray, params)
         sizes = sizes_that_count(grads, params, cluster_ids, group_sizes, num_clusters)
         step_along_one: Any
         step_along_one, rate_state = to_step.update(jnp.ones(()), state[-1])
-        chosen = mask(params) if callable(mask) else True if mask is None else mask
-        decays = jax.tree.map(lambda on, part: jax.tree.map(lambda _: on, part), chosen, params)
-        moves = Moves(l2, weight_decay, -step_along_one, decays)
+        none = is_zero(l2) and is_zero(weight_decay)
+        moves = Moves(l2, weight_decay, -step_along_one, chosen_parameters(None if none else mask, params))
         params, rule_state = rule.update(
             grads, state[0], params, cluster_ids=cluster_ids, group_sizes=sizes, moves=moves
         )

@@ -34,6 +34,8 @@ def _kernel(
     block,
     affine,
     move,
+    penalised,
+    decays,
 ):
     num_groups, num_clusters = grads_ref.shape[0], buffers_ref.shape[0]
     at = pl.program_id(0) * block + jnp.arange(block)
@@ -46,13 +48,13 @@ def _kernel(
     active, mean_keep = scalars_ref[0], scalars_ref[1]
     mean = plgpu.load(mean_ref.at[at], mask=inside, other=0.0)
     dtype = mean.dtype
-    vector = plgpu.load(vector_ref.at[at], mask=inside, other=0.0) if affine or move else None
+    vector: Any = plgpu.load(vector_ref.at[at], mask=inside, other=0.0) if affine or move else None
     grads, old = [], []
     for k in range(num_groups):
         gradient = plgpu.load(grads_ref.at[jnp.full_like(at, k), at], mask=inside, other=0.0).astype(dtype)
         if affine:
             gradient = numbers_ref[0] * gradient + vector
-        elif move:
+        elif penalised:
             gradient = gradient + numbers_ref[0] * vector
         grads.append(jnp.where(valid(k) > 0, gradient, 0))
         old.append(plgpu.load(buffers_ref.at[ids_ref[k], at], mask=inside, other=0.0).astype(dtype))
@@ -68,9 +70,12 @@ def _kernel(
         target = ids_ref[num_groups + k]
         writes = target < num_clusters
         plgpu.store(new_buffers_ref.at[jnp.where(writes, target, 0), at], new, mask=inside & writes)
-    direction = active * direction
-    result = numbers_ref[1] * vector - numbers_ref[2] * direction if move else direction
-    plgpu.store(result_ref.at[at], result, mask=inside)
+    result, unmoved = direction, jnp.zeros_like(mean)
+    if move:
+        # Not θ(1 − λμ) − μd: in float32 1 − λμ is 1 for a small λμ.
+        result = vector - numbers_ref[2] * (direction + numbers_ref[1] * vector if decays else direction)
+        unmoved = vector
+    plgpu.store(result_ref.at[at], jnp.where(active > 0, result, unmoved), mask=inside)
     plgpu.store(new_mean_ref.at[at], new_mean, mask=inside)
 
 
@@ -121,7 +126,15 @@ def apply_rule(
     else:
         numbers, vector = jnp.zeros(1, mean.dtype), jnp.zeros(1, mean.dtype)  # not looked at
     flat = jax.ShapeDtypeStruct((size,), mean.dtype)
-    kernel = functools.partial(_kernel, size=size, block=block, affine=affine is not None, move=move is not None)
+    kernel = functools.partial(
+        _kernel,
+        size=size,
+        block=block,
+        affine=affine is not None,
+        move=move is not None,
+        penalised=move is not None and move.penalised,
+        decays=move is not None and move.decays,
+    )
     result, new_mean, new_buffers = pl.pallas_call(
         kernel,
         out_shape=(flat, flat, jax.ShapeDtypeStruct((num_clusters, size), buffers.dtype)),

@@ -44,7 +44,7 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
         axes.plot([], [], color="#d55e00", linewidth=2, label="the paper's ratio (CIFAR-10, 4 TPUv2)")
         axes.axvline(1, color="#22252b", linewidth=1)
         axes.set_yticks(list(places), labels)
-        axes.set_xlim(0, max(1.08, 1.05 * max(row["ratio_highest"] for row in rows)))
+        axes.set_xlim(0, max(1.08, 1.05 * max((row["ratio_highest"] for row in rows), default=1)))
         axes.set_xlabel("steps per second, momentum = 1")
         axes.set_title(f"{result['model']}, {result['parameters']:,} parameters, batch {result['batch']}")
         if any(row["optimizer"] in PAPER for row in rows):

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,7 @@ def save_figure(figure: Figure, directory: Path, name: str, formats: Sequence[st
 
 def set_title(axes: Axes, title: str, facts: str) -> None:
     """A title, and below it in small print what was measured and where."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
+    figure: Any = axes.figure
     unbroken = facts.replace(" = ", "\u00a0=\u00a0")
     lines = textwrap.wrap(unbroken, int(15 * figure.get_figwidth()))  # letters to an inch
     axes.set_title(title, loc="left", pad=11 * (1 + len(lines)))

@@ -140,7 +140,7 @@ def make_step(
 def _keep_row_major(param: jax.Array) -> jax.Array:
     """Keeps XLA from carrying a parameter through the loop in the layout of a convolution.
 
-    The update's kernel writes row-major steps, and adding those to a transposed parameter needs a copy of it.
+    The update's kernel reads and writes row-major parameters, or steps that are added to them; others need a copy.
     """
     return with_layout_constraint(param, Layout(major_to_minor=tuple(range(param.ndim))))
 

@@ -117,3 +117,13 @@ def test_the_figure_is_drawn(result, tmp_path):
     paths = write_bench_figure(result[0], tmp_path)
     assert [path.name for path in paths] == ["bench.png", "bench.svg"]
     assert all(path.stat().st_size > 5_000 for path in paths)
+
+
+def test_momentum_alone_can_be_timed_and_drawn(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_update_alone", lambda config, *_: {"optimizer": config.optimizer.name})
+    small = ["model.name=logistic", *NO_LAYERS]
+    table = bench(
+        lambda name: get_preset("digits").config_for(name).override(small), [], repeats=1, seconds=0.001, loop=False
+    )
+    assert [row["optimizer"] for row in table["rows"]] == [BASELINE]
+    assert write_bench_figure(table, tmp_path)

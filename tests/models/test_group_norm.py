@@ -14,9 +14,8 @@ from discover.optim import group_value_and_grad
 
 def pair(features, num_groups, dtype=jnp.float32):
     """Ours and flax's, with the same parameters that are neither 0 nor 1."""
-    norms = [
-        kind(features, num_groups, epsilon=1e-5, dtype=dtype, rngs=nnx.Rngs(0)) for kind in (GroupNorm, nnx.GroupNorm)
-    ]
+    make = {"epsilon": 1e-5, "dtype": dtype, "scale_init": nnx.initializers.ones, "rngs": nnx.Rngs(0)}
+    norms = [kind(features, num_groups, **make) for kind in (GroupNorm, nnx.GroupNorm)]
     rng = np.random.default_rng(1)
     scale, bias = (jnp.asarray(rng.normal(size=features), jnp.float32) for _ in range(2))
     for norm in norms:
@@ -79,11 +78,24 @@ def test_half_precision_goes_in_and_out_with_float32_between():
     assert ours(x).dtype == jnp.bfloat16
     exact = pair(16, 4)[0](x.astype(jnp.float32))
     errors = [float(jnp.max(jnp.abs(norm(x).astype(jnp.float32) - exact))) for norm in (ours, theirs)]
-    assert errors[0] <= 2.0**-6  # half a unit in the last place of numbers up to 4
+    assert errors[0] <= 2.0**-6  # half a unit in the last place of numbers up to 8
     assert errors[0] <= errors[1]  # flax rounds the parameters too
     leaves = value_and_gradients(ours, x, jnp.ones(x.shape))
     assert {leaf.dtype for leaf in leaves[1:-1]} == {jnp.dtype(jnp.float32)}
     assert leaves[-1].dtype == jnp.bfloat16
+
+
+def test_the_result_is_rounded_once():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4, 4, 8)), jnp.bfloat16)
+    ours, theirs = pair(8, 4, jnp.float32)
+    assert ours(x).dtype == jnp.float32
+    np.testing.assert_allclose(ours(x), theirs(x), atol=1e-5)
+    assert ours(x[:0]).shape == (0, 4, 4, 8)
+
+
+def test_a_mask_is_refused():
+    with pytest.raises(ValueError, match="takes no mask"):
+        pair(8, 4)[0](jnp.ones((1, 2, 2, 8)), mask=jnp.ones((1, 2, 2, 8)))
 
 
 def test_an_image_of_one_colour_has_a_finite_gradient():
