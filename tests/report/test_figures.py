@@ -65,7 +65,16 @@ def test_a_figure_says_what_was_measured_how_often_and_where(report, name):
     comparison = {**report.comparison, "title": "Two groups", "seeds": [0, 1, 2]}
     comparison["environment"] = {"backend": "gpu", "devices": ["NVIDIA H200"]}
     texts = [text.get_text() for text in draw(replace(report, comparison=comparison), name).axes[0].texts]
-    assert "Two groups, digits, n = 3 seeds, NVIDIA H200" in texts
+    assert "Two groups, digits, n\u00a0=\u00a03 seeds, NVIDIA H200" in texts
+
+
+def test_a_long_line_of_facts_is_broken_where_the_figure_ends(report):
+    comparison = {**report.comparison, "title": 12 * "a long title ", "seeds": [0, 1, 2]}
+    axes = draw(replace(report, comparison=comparison), "training-loss").axes[0]
+    facts = next(text.get_text() for text in axes.texts if "a long title" in text.get_text())
+    assert len(facts.splitlines()) == 2
+    axes.figure.draw_without_rendering()
+    assert max(text.get_window_extent().x1 for text in axes.texts) <= axes.figure.bbox.x1
 
 
 def test_the_legend_of_many_curves_hides_none_of_them(report):
