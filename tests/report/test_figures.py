@@ -69,7 +69,7 @@ def test_a_figure_says_what_was_measured_how_often_and_where(report, name):
 
 
 def test_a_long_line_of_facts_is_broken_where_the_figure_ends(report):
-    comparison = {**report.comparison, "title": 12 * "a long title ", "seeds": [0, 1, 2]}
+    comparison = {**report.comparison, "title": 8 * "a long title ", "seeds": [0, 1, 2]}
     axes = draw(replace(report, comparison=comparison), "training-loss").axes[0]
     facts = next(text.get_text() for text in axes.texts if "a long title" in text.get_text())
     assert len(facts.splitlines()) == 2
