@@ -16,7 +16,6 @@ from discover.optim import (
     family,
     leaves,
     mean_over_groups,
-    momentum,
     split_kernel,
     take_step,
     update_kernel,
@@ -261,9 +260,9 @@ def test_the_split_kernel_cuts_joined_arrays_into_their_parts(sizes, num_rows, m
 
 
 def steps(take, tx, params, grads):
-    """Three steps, the second of them on a batch without examples."""
-    state = tx.init(params)
-    for sizes in ([3, 2, 1, 0], [0, 0, 0, 0], [1, 1, 2, 3]):
+    """Two steps from a state that is not zero, the second of them on a batch without examples."""
+    state = jax.tree.map(lambda s: s + jnp.ones_like(s), tx.init(params))
+    for sizes in ([3, 2, 1, 0], [0, 0, 0, 0]):
         ids, sizes = jnp.array([2, 0, 2, 1]), jnp.array(sizes)
         params, state = take(tx, grads, state, params, cluster_ids=ids, group_sizes=sizes)
     return params, state
@@ -277,12 +276,10 @@ def update_and_add(tx, grads, state, params, **extra):
 @pytest.mark.parametrize(
     ("options", "small", "expected"),
     [
-        ({}, 0, {(), (3, 5), (7,)}),
-        ({}, 2**18, {(23,)}),
+        ({"weight_decay": 0.2}, 0, {(), (3, 5), (7,)}),
         ({"l2": 0.1, "mask": lambda params: jax.tree.map(lambda p: p.ndim > 1, params)}, 2**18, {(8,), (3, 5)}),
-        ({"weight_decay": 0.2, "l2": 0.1}, 2**18, {(23,)}),
         ({"weight_decay": 0.2, "mask": {"scale": True, "kernel": False, "shift": True}}, 2**18, {(8,), (3, 5)}),
-        ({"buffer_dtype": jnp.bfloat16, "l2": 0.1}, 2**18, {(23,)}),
+        ({"buffer_dtype": jnp.bfloat16, "l2": 0.1, "weight_decay": 0.2}, 2**18, {(23,)}),
     ],
 )
 def test_on_a_gpu_the_kernel_moves_the_parameters_as_the_sum_would(monkeypatch, gpu, options, small, expected):
@@ -292,18 +289,17 @@ def test_on_a_gpu_the_kernel_moves_the_parameters_as_the_sum_would(monkeypatch, 
     rate = optax.linear_schedule(0.3, 0.1, 5)
     tx = discover(rate, family.Clusters.uniform(3), beta=0.9, nu=0.7, **options)
     plain = compiled(functools.partial(steps, update_and_add, tx), params, grads)
-    assert_identical(compiled(functools.partial(steps, take_step, tx), params, grads), plain)
     monkeypatch.setattr(leaves, "SMALL", small)
     shapes = gpu()
     program = functools.partial(steps, take_step, tx)
     fast = compiled(program, params, grads)
     assert set(shapes) == expected
     in_one = str(jax.make_jaxpr(program)(params, grads)).count(MOVED)
-    assert in_one == 3 * len(expected)
+    assert in_one == 2 * len(expected)
     assert jax.tree.structure(fast) == jax.tree.structure(plain)
     tolerance = 2e-2 if "buffer_dtype" in options else 1e-6
     jax.tree.map(lambda a, b: np.testing.assert_allclose(wide(a), wide(b), atol=tolerance), fast, plain)
-    assert fast[1][-1].count == 2  # the learning rate's
+    assert fast[1][-1].count == 2  # the learning rate's: one more than it had
 
 
 MOVED = "input_output_aliases=((3, 1), (4, 2), (6, 0))"
@@ -396,7 +392,13 @@ def test_traced_hyperparameters_and_learnt_probabilities_move_the_same(gpu):
     assert_same(compiled(fast, *numbers, params, grads), plain)
 
 
-@pytest.mark.parametrize("make", [lambda: optax.chain(mean_over_groups(), optax.adam(0.1)), lambda: momentum(0.1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: optax.chain(mean_over_groups(), optax.adam(0.1)),
+        lambda: discover(0.1, family.Clusters.uniform(3), l2=0.1),  # and on a CPU this is exact too
+    ],
+)
 def test_any_optimizer_takes_a_step(make):
     params, grads = {"a": jnp.ones(3)}, {"a": jnp.arange(12.0).reshape(4, 3)}
     tx = make()
