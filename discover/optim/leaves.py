@@ -69,9 +69,8 @@ def small_ones_together(
         alike: dict[Any, list[int]] = {}
         for number, one in enumerate(parameters):
             if can_join(one) and one.buffers.size <= SMALL:
-                alike.setdefault((one.buffers.dtype, one.move and (one.move.penalised, one.move.decays)), []).append(
-                    number
-                )
+                kind = one.move and (one.move.penalised, one.move.decays)
+                alike.setdefault((one.buffers.dtype, kind), []).append(number)
         results: dict[int, Result] = {}
         for numbers in alike.values():
             small = [parameters[number] for number in numbers]

@@ -1,7 +1,11 @@
-"""Strict settings for the optimizers' tests: float64, and no silent broadcasting between ranks."""
+"""Strict settings for the optimizers' tests (float64, no silent broadcasting between ranks), and the way of a GPU."""
+
+import functools
 
 import jax
 import pytest
+
+from discover.optim import split_kernel, update_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -9,3 +13,21 @@ def strict(request):
     x64 = request.node.get_closest_marker("float32") is None
     with jax.enable_x64(x64), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The way of a GPU, in Pallas's interpreter; the shapes that the update kernel was given."""
+    shapes, update, cut = [], update_kernel.apply_rule, split_kernel.split
+
+    def counted(scalars, grads, mean, *rest):
+        shapes.append(mean.shape)
+        return update(scalars, grads, mean, *rest, block=8, interpret=True)
+
+    def on():
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(update_kernel, "apply_rule", counted)
+        monkeypatch.setattr(split_kernel, "split", functools.partial(cut, block=8, interpret=True))
+        return shapes
+
+    return on

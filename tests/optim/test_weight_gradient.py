@@ -1,0 +1,75 @@
+"""One weight gradient per group: the kernel equals the convolutions, and is cut up so that it fills the GPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from discover.optim.weight_gradient import (
+    MULTIPROCESSORS,
+    Tiles,
+    Window,
+    choose_parts,
+    choose_tiles,
+    grouped_weight_gradient,
+)
+
+pytestmark = pytest.mark.float32
+
+
+def reference(x, dy, window):
+    shape = jax.ShapeDtypeStruct((*window.taps, x.shape[-1], dy.shape[-1]), x.dtype)
+
+    def one(x, dy):
+        def conv(w):
+            return lax.conv_general_dilated(
+                x, w, window.strides, window.padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        return jax.linear_transpose(conv, shape)(dy)[0]
+
+    return jax.vmap(one)(x, dy)
+
+
+@pytest.mark.parametrize(
+    ("image", "window"),
+    [
+        ((8, 8), Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+        ((8, 8), Window((3, 3), (2, 2), ((0, 1), (0, 1)))),
+        ((9, 8), Window((5, 3), (2, 2), ((2, 2), (1, 1)))),
+        ((6, 10), Window((1, 3), (1, 1), ((0, 0), (2, 0)))),
+        ((9, 5), Window((3, 1), (2, 1), ((0, 0), (0, 0)))),
+    ],
+)
+def test_the_weight_gradient_kernel_equals_the_convolutions(image, window):
+    rng = np.random.default_rng(0)
+    sizes = [(n + sum(p) - t) // s + 1 for n, t, s, p in zip(image, *window)]
+    x = jnp.asarray(rng.normal(size=(2, 2, *image, 16)), jnp.float32)
+    dy = jnp.asarray(rng.normal(size=(2, 2, *sizes, 24)), jnp.float32)
+    positions = 2 * sizes[0] * sizes[1]
+    for parts in (n for n in (1, 2, 5, 8) if positions % n == 0):  # also such that a part begins within an image
+        tiles = Tiles(32, 16, positions // parts, 4, 2, 1)
+        kernel = grouped_weight_gradient(x, dy, window, tiles, parts=parts, interpret=True)
+        np.testing.assert_allclose(kernel, reference(x, dy, window), atol=1e-4)
+
+
+def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    assert choose_tiles(window, 3, 16, 1024) is None
+    assert choose_tiles(window, 16, 10, 1024) is None
+    assert choose_tiles(window, 16, 16, 100) is None
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "images", "size", "channels"), [(4, 64, 28, 128), (4, 64, 14, 256), (8, 32, 16, 320)]
+)
+def test_the_parts_of_a_group_are_equal_and_leave_no_multiprocessor_idle_for_long(num_groups, images, size, channels):
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    positions = images * size * size
+    tiles = choose_tiles(window, channels, channels, positions)
+    parts = choose_parts(window, tiles, (num_groups, images, size, size, channels), channels, positions)
+    assert positions % (parts * tiles.positions) == 0
+    blocks = num_groups * parts * 3 * -(-3 * channels // tiles.rows) * -(-channels // tiles.columns)
+    waves = blocks / (MULTIPROCESSORS * tiles.at_once)
+    assert waves / np.ceil(waves) > 0.9
