@@ -278,6 +278,8 @@ def _results_d(make: _Maker) -> list[Panel]:
     rows = _by_groups(make, ("momentum", "adam", "discover"), (1, 2, 4, 8))
     shuffled = {"batches.composition": "shuffled"}
     rows += [make.row(name, "shuffled", changes=shuffled, reference=True) for name in ("momentum", "adam")]
+    width = {"model.width": 2 * make.scale.changes["model.width"]}
+    even = {**width, "batches.composition": "balanced"}
     wider = [
         make.row(
             "discover",
@@ -285,9 +287,13 @@ def _results_d(make: _Maker) -> list[Panel]:
             groups=2,
             hyperparameters={"beta": beta, "nu": nu},
             rates=(0.03, 0.05, 0.1),
-            changes={"model.width": 2 * make.scale.changes["model.width"]},
+            changes=width,
         )
-        for beta, nu in ((0.95, 0.95), (0.97, 0.93))
+        for beta, nu in ((0.95, 0.95), (0.97, 0.93), (0.95, 0.9))
+    ]
+    wider += [
+        make.row(name, "balanced", groups=2, rates=rates, changes=even)
+        for name, rates in (("discover", (0.05, 0.1, 0.2)), ("momentum", (0.01, 0.03, 0.1)))
     ]
     return [
         make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups"),

@@ -81,7 +81,8 @@ class Conv(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.kernel[...]
         if self.weight_standardization:
-            kernel = standardize(kernel, dtype=self.dtype)
+            own = self.conv_general_dilated is not lax.conv_general_dilated
+            kernel = standardize(kernel, dtype=self.dtype, by_group=own and jax.default_backend() == "gpu")
         return self.conv_general_dilated(
             x.astype(self.dtype),
             kernel.astype(self.dtype),

@@ -21,8 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+ROWS = 64  # summed at a time
 
-def standardize(kernel: jax.Array, epsilon: float = 1e-10, *, dtype: Any = None) -> jax.Array:
+
+def standardize(kernel: jax.Array, epsilon: float = 1e-10, *, dtype: Any = None, by_group: bool = False) -> jax.Array:
     """Each output channel's weights get mean 0 and variance 1/F.
 
     Differentiable in reverse mode (what training needs), and that gradient again, but not in forward mode.
@@ -31,33 +33,41 @@ def standardize(kernel: jax.Array, epsilon: float = 1e-10, *, dtype: Any = None)
         kernel: [height, width, in, out].
         epsilon: added to F times the variance.
         dtype: of the result; the kernel's own if None.
+        by_group: whether each group of a batch has a gradient of its own, made by our kernels. Its sums are then
+            written such that they fill a GPU; they are the same to rounding.
     """
-    result: Any = _standardize(kernel, jnp.dtype(dtype or kernel.dtype), epsilon)
+    result: Any = _standardize(kernel, jnp.dtype(dtype or kernel.dtype), epsilon, by_group)
     return result
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _standardize(kernel: jax.Array, dtype: Any, epsilon: float) -> jax.Array:
-    return _forward(kernel, dtype, epsilon)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _standardize(kernel: jax.Array, dtype: Any, epsilon: float, by_group: bool) -> jax.Array:
+    return _forward(kernel, dtype, epsilon, by_group)[0]
 
 
-def _forward(kernel: jax.Array, dtype: Any, epsilon: float) -> tuple[jax.Array, Any]:
+def _forward(kernel: jax.Array, dtype: Any, epsilon: float, by_group: bool) -> tuple[jax.Array, Any]:
+    del by_group
     centred = kernel - jnp.mean(kernel, _inputs(kernel), keepdims=True)
     scale = lax.rsqrt(jnp.sum(jnp.square(centred), _inputs(kernel), keepdims=True) + epsilon)
     return (scale * centred).astype(dtype), (kernel, scale)
 
 
-def _backward(dtype: Any, epsilon: float, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
+def _backward(dtype: Any, epsilon: float, by_group: bool, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
     del dtype, epsilon
     kernel, scale = kept
-    if jax.default_backend() == "gpu":
+    if by_group:
         # Where the gradient is itself a sum, XLA would make it anew from its parts for each of the uses below.
         gradient = lax.optimization_barrier(gradient)
     fan_in = math.prod(kernel.shape[:-1])
-    axes, gradient = _inputs(kernel), gradient.astype(kernel.dtype)
-    standard = scale * (kernel - jnp.mean(kernel, axes, keepdims=True))
-    total = jnp.sum(gradient, axes, keepdims=True)
-    along = jnp.sum(gradient * standard, axes, keepdims=True)
+    gradient = gradient.astype(kernel.dtype)
+    standard = scale * (kernel - jnp.mean(kernel, _inputs(kernel), keepdims=True))
+    sums = [each.reshape(fan_in, -1) for each in (gradient, gradient * standard)]
+    if by_group:
+        # Output channels are next to each other in memory: few threads would each go through all the F rows.
+        rows = next(n for n in range(ROWS, 0, -1) if fan_in % n == 0)
+        sums = [jnp.sum(each.reshape(fan_in // rows, rows, -1), axis=1) for each in sums]
+        sums = lax.optimization_barrier(sums)  # a sum of sums would be made one again
+    total, along = (jnp.sum(each, axis=0) for each in sums)
     return (scale * (gradient - total / fan_in - standard * along),)
 
 

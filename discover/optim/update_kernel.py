@@ -41,6 +41,9 @@ def _kernel(
     at = pl.program_id(0) * block + jnp.arange(block)
     inside = at < size
 
+    # Nothing that is written is read again in this update, so it need not stay in the cache.
+    store = functools.partial(plgpu.store, eviction_policy="evict_first")
+
     def scalar(vector, k):
         return scalars_ref[2 + vector * num_groups + k]
 
@@ -69,14 +72,14 @@ def _kernel(
         new_mean = new_mean + (mean_new(k) * new.astype(dtype) - mean_old(k) * old[k])
         target = ids_ref[num_groups + k]
         writes = target < num_clusters
-        plgpu.store(new_buffers_ref.at[jnp.where(writes, target, 0), at], new, mask=inside & writes)
+        store(new_buffers_ref.at[jnp.where(writes, target, 0), at], new, mask=inside & writes)
     result, unmoved = direction, jnp.zeros_like(mean)
     if move:
         # Not θ(1 − λμ) − μd: in float32 1 − λμ is 1 for a small λμ.
         result = vector - numbers_ref[2] * (direction + numbers_ref[1] * vector if decays else direction)
         unmoved = vector
-    plgpu.store(result_ref.at[at], jnp.where(active > 0, result, unmoved), mask=inside)
-    plgpu.store(new_mean_ref.at[at], new_mean, mask=inside)
+    store(result_ref.at[at], jnp.where(active > 0, result, unmoved), mask=inside)
+    store(new_mean_ref.at[at], new_mean, mask=inside)
 
 
 class Scalars(NamedTuple):

@@ -6,8 +6,9 @@ For x [G, b, H, W, C], dy [G, b, H', W', O] and a window of h × w taps with str
 
 is for each group a matrix product over its b·H'·W' positions, in which pixels outside the image are zero. With channels
 last, the w taps of one row lie next to each other in memory (w·C numbers from the window's first pixel on), so they
-form one side of the product without being gathered first. One library call per group would leave the GPU partly idle at
-the end of each and need the results stacked; here all groups share one launch and one output.
+form one side of the product without being gathered first; of few channels, as an image has, all rows of the window do
+it together, or most of a tile would be empty. One library call per group would leave the GPU partly idle at the end of
+each and need the results stacked; here all groups share one launch and one output.
 """
 
 import functools
@@ -48,12 +49,18 @@ class Tiles(NamedTuple):
 
 def choose_tiles(window: Window, channels: int, outputs: int, positions: int) -> Tiles | None:
     """The tiles measured fastest on an H200 (docs/performance.md), or None where the kernel does not fit."""
-    if channels % 16 or outputs % 16 or positions % 64:
+    if (channels % 16 and channels > 16) or outputs % 16 or positions % 64:
         return None
-    if window.taps[1] * channels <= 64:
+    channels = _padded(channels)
+    side = _tap_rows_together(window, channels) * window.taps[1] * channels
+    if channels < 16 and side > 128:
+        return Tiles(256, 64, 32, 4, 4, 2)
+    if side <= 64 or (side % 128 and outputs == 64):
         return Tiles(64, 64 if outputs >= 64 else 32, 64, 4, 4, 3)
+    if side >= 256 and outputs % 256 == 0:
+        return Tiles(128, 256, 64, 8, 3, 1)
     if outputs % 128 == 0:
-        return Tiles(128, 128, 64, 4, 3, 2)
+        return Tiles(128, 128, 64, 4, 3, 2) if window.taps[1] > 1 else Tiles(64, 128, 64, 4, 4, 2)
     if 128 < outputs < 256:
         return Tiles(128, 256, 64, 8, 3, 1)
     return Tiles(128, 64, 64, 4, 4, 2)
@@ -65,9 +72,11 @@ def choose_parts(window: Window, tiles: Tiles, x_shape: tuple[int, ...], outputs
     Parts are summed afterwards, so they cost a pass over their sums: the estimate weighs one against the other.
     """
     num_groups, *_, channels = x_shape
+    channels = _padded(channels)
+    together = _tap_rows_together(window, channels)
     weights = window.taps[0] * window.taps[1] * channels * outputs
-    rows = -(-window.taps[1] * channels // tiles.rows)
-    one_part = num_groups * window.taps[0] * rows * -(-outputs // tiles.columns)
+    rows = -(-together * window.taps[1] * channels // tiles.rows)
+    one_part = num_groups * window.taps[0] // together * rows * -(-outputs // tiles.columns)
     at_once = MULTIPROCESSORS * tiles.at_once
 
     def seconds(parts):
@@ -87,9 +96,13 @@ def grouped_weight_gradient(
     positions, outputs = images * dy.shape[2] * dy.shape[3], dy.shape[-1]
     if parts is None:
         parts = choose_parts(window, tiles, x.shape, outputs, positions)
+    padded = _padded(channels)
+    x = jnp.pad(x, ((0, 0),) * 4 + ((0, padded - channels),))
+    together = _tap_rows_together(window, padded)
     kernel = functools.partial(
         _kernel,
         window=window,
+        together=together,
         tiles=tiles,
         image=x.shape[2:],
         result=dy.shape[2:],
@@ -98,45 +111,62 @@ def grouped_weight_gradient(
     call = pl.pallas_call(
         kernel,
         out_shape=jax.ShapeDtypeStruct(
-            (num_groups * parts * window.taps[0] * window.taps[1] * channels * outputs,),
+            (num_groups * parts * window.taps[0] * window.taps[1] * padded * outputs,),
             x.dtype if parts == 1 else jnp.float32,
         ),
         grid=(
-            pl.cdiv(window.taps[1] * channels, tiles.rows),
+            pl.cdiv(together * window.taps[1] * padded, tiles.rows),
             pl.cdiv(outputs, tiles.columns),
-            num_groups * parts * window.taps[0],
+            num_groups * parts * window.taps[0] // together,
         ),
         compiler_params=plgpu.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         interpret=interpret,
         name="grouped_weight_gradient",
     )
-    grads = call(x.reshape(-1), dy.reshape(-1)).reshape(num_groups, parts, *window.taps, channels, outputs)
+    grads = call(x.reshape(-1), dy.reshape(-1)).reshape(num_groups, parts, *window.taps, padded, outputs)
+    grads = grads[..., :channels, :]
     return grads[:, 0] if parts == 1 else jnp.sum(grads, axis=1).astype(x.dtype)
 
 
-def _kernel(x_ref, dy_ref, out_ref, *, window, tiles, image, result, positions):
+def _padded(channels: int) -> int:
+    """The channels with zeros added, so that those of a pixel can be loaded at once: 8 bytes or more."""
+    return channels if channels > 16 else max(4, 1 << (channels - 1).bit_length())
+
+
+def _tap_rows_together(window: Window, channels: int) -> int:
+    """How many rows of the window are one side of the product: one, or all of them where the channels are few."""
+    return window.taps[0] if channels < 16 else 1
+
+
+def _kernel(x_ref, dy_ref, out_ref, *, window, together, tiles, image, result, positions):
     (tap_rows, tap_columns), (stride_y, stride_x), ((top, _), (left, _)) = window
     height, width, channels = image
     out_height, out_width, outputs = result
-    part, tap_row = pl.program_id(2) // tap_rows, pl.program_id(2) % tap_rows
-    rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)  # (tap in the row, channel)
+    one_row = tap_columns * channels  # of the window, next to each other in memory
+    blocks = tap_rows // together  # of the window's rows
+    part, first_tap_row = lax.div(pl.program_id(2), blocks), lax.rem(pl.program_id(2), blocks)
+    rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)  # (tap row, tap in the row, channel)
     columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
-    row_inside, column_inside = rows < tap_columns * channels, columns < outputs
+    row_inside, column_inside = rows < together * one_row, columns < outputs
     # Which taps of the row are inside the image, a bit for each: one mask for all the channels of a tap, so that the
     # compiler can still load 16 bytes at a time. `lax.div` because `//` would also see to negative numbers.
-    tap = jnp.where(row_inside, jnp.left_shift(1, lax.div(rows, channels)), 0)
+    tap_row = lax.div(rows, one_row) if together > 1 else 0
+    tap = jnp.where(row_inside, jnp.left_shift(1, lax.div(rows, channels) - tap_row * tap_columns), 0)
+    offset = tap_row * (width * channels - one_row) + rows
 
     def add_positions(step, total):
         position = part * positions + step * tiles.positions + jnp.arange(tiles.positions)
         number, place = lax.div(position, out_height * out_width), lax.rem(position, out_height * out_width)
-        y = lax.div(place, out_width) * stride_y + tap_row - top
+        y = lax.div(place, out_width) * stride_y + first_tap_row - top
         x = lax.rem(place, out_width) * stride_x - left
         first = ((number * height + y) * width + x) * channels
-        inside = sum(jnp.where((x + t >= 0) & (x + t < width), 1 << t, 0) for t in range(tap_columns))
-        inside = jnp.where((y >= 0) & (y < height), inside, 0)
-        pixels = plgpu.load(
-            x_ref.at[first[:, None] + rows[None, :]], mask=(inside[:, None] & tap[None, :]) != 0, other=0
-        )
+        inside = _taps_inside(x, tap_columns, width)
+        if together == 1:
+            inside = jnp.where((y >= 0) & (y < height), inside, 0)
+        mask = (inside[:, None] & tap[None, :]) != 0
+        if together > 1:
+            mask &= (_taps_inside(y, together, height)[:, None] & jnp.left_shift(1, tap_row)[None, :]) != 0
+        pixels = plgpu.load(x_ref.at[first[:, None] + offset[None, :]], mask=mask, other=0)
         cotangents = plgpu.load(
             dy_ref.at[(position * outputs)[:, None] + columns[None, :]], mask=column_inside[None, :], other=0
         )
@@ -144,9 +174,15 @@ def _kernel(x_ref, dy_ref, out_ref, *, window, tiles, image, result, positions):
 
     nothing = jnp.zeros((tiles.rows, tiles.columns), jnp.float32)
     total = lax.fori_loop(0, positions // tiles.positions, add_positions, nothing)
-    place = (part * tap_rows + tap_row) * tap_columns * channels + rows
+    place = (part * tap_rows + first_tap_row) * one_row + rows
     plgpu.store(
         out_ref.at[(place * outputs)[:, None] + columns[None, :]],
         total.astype(out_ref.dtype),
         mask=row_inside[:, None] & column_inside[None, :],
     )
+
+
+def _taps_inside(first, taps, size):
+    """Bit t: whether first + t is in [0, size); of the bits below `taps`."""
+    from_bit, to_bit = jnp.maximum(-first, 0), jnp.clip(size - first, 0, taps)
+    return jnp.left_shift(1, to_bit) - jnp.left_shift(1, from_bit)

@@ -133,10 +133,12 @@ def test_standardized_kernels_have_mean_0_and_variance_1_over_fan_in():
     np.testing.assert_allclose(standardize(2 * kernel + 1), standardize(kernel), atol=1e-5)
 
 
+@pytest.mark.parametrize("inputs", [5, 128])
+@pytest.mark.parametrize("by_group", [False, True])
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
-def test_the_gradient_of_standardization_is_that_of_its_definition(dtype):
+def test_the_gradient_of_standardization_is_that_of_its_definition(dtype, by_group, inputs):
     rng = np.random.default_rng(0)
-    kernel, weight = (jnp.asarray(rng.normal(0.5, 2, size=(3, 3, 5, 4)), jnp.float32) for _ in range(2))
+    kernel, weight = (jnp.asarray(rng.normal(0.5, 2, size=(3, 3, inputs, 4)), jnp.float32) for _ in range(2))
 
     def definition(kernel):
         centred = kernel - jnp.mean(kernel, (0, 1, 2), keepdims=True)
@@ -145,7 +147,7 @@ def test_the_gradient_of_standardization_is_that_of_its_definition(dtype):
     def gradient(function, weight):
         return jax.grad(lambda kernel: jnp.sum(weight.astype(dtype or kernel.dtype) * function(kernel)))(kernel)
 
-    ours = functools.partial(standardize, dtype=dtype)
+    ours = functools.partial(standardize, dtype=dtype, by_group=by_group)
     assert ours(kernel).dtype == (dtype or kernel.dtype)
     assert gradient(ours, weight).dtype == kernel.dtype
     np.testing.assert_allclose(gradient(ours, weight), gradient(definition, weight), atol=1e-5)

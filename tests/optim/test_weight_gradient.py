@@ -32,20 +32,22 @@ def reference(x, dy, window):
     return jax.vmap(one)(x, dy)
 
 
+@pytest.mark.parametrize("channels", [16, 3])
 @pytest.mark.parametrize(
     ("image", "window"),
     [
         ((8, 8), Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+        ((10, 8), Window((7, 7), (2, 2), ((2, 3), (2, 3)))),
         ((8, 8), Window((3, 3), (2, 2), ((0, 1), (0, 1)))),
         ((9, 8), Window((5, 3), (2, 2), ((2, 2), (1, 1)))),
         ((6, 10), Window((1, 3), (1, 1), ((0, 0), (2, 0)))),
         ((9, 5), Window((3, 1), (2, 1), ((0, 0), (0, 0)))),
     ],
 )
-def test_the_weight_gradient_kernel_equals_the_convolutions(image, window):
+def test_the_weight_gradient_kernel_equals_the_convolutions(image, window, channels):
     rng = np.random.default_rng(0)
     sizes = [(n + sum(p) - t) // s + 1 for n, t, s, p in zip(image, *window)]
-    x = jnp.asarray(rng.normal(size=(2, 2, *image, 16)), jnp.float32)
+    x = jnp.asarray(rng.normal(size=(2, 2, *image, channels)), jnp.float32)
     dy = jnp.asarray(rng.normal(size=(2, 2, *sizes, 24)), jnp.float32)
     positions = 2 * sizes[0] * sizes[1]
     for parts in (n for n in (1, 2, 5, 8) if positions % n == 0):  # also such that a part begins within an image
@@ -56,7 +58,7 @@ def test_the_weight_gradient_kernel_equals_the_convolutions(image, window):
 
 def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
     window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
-    assert choose_tiles(window, 3, 16, 1024) is None
+    assert choose_tiles(window, 24, 16, 1024) is None
     assert choose_tiles(window, 16, 10, 1024) is None
     assert choose_tiles(window, 16, 16, 100) is None
 
