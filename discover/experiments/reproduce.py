@@ -161,13 +161,14 @@ def _tune(panel: Panel, row: Row, pool: Pool) -> tuple[int, list[dict[str, Any]]
 
 
 def next_rate(rate: float, direction: int) -> float:
-    """The rate above (1) or below (-1) in the series 0.01, 0.03, 0.1, 0.3, 1, ...
+    """The first rate above (1) or below (-1) this one in the series 0.01, 0.03, 0.1, 0.3, 1, ...
 
-    >>> next_rate(0.01, -1), next_rate(0.3, 1), next_rate(1.0, 1)
-    (0.003, 1.0, 3.0)
+    >>> next_rate(0.01, -1), next_rate(0.3, 1), next_rate(1.0, 1), next_rate(0.2, 1), next_rate(0.05, -1)
+    (0.003, 1.0, 3.0, 0.3, 0.03)
     """
-    place = round(2 * math.log10(rate)) + direction  # 10^(1/2) is nearly 3
-    return float(f"{'3' if place % 2 else '1'}e{place // 2}")
+    place = round(2 * math.log10(rate))  # 10^(1/2) is nearly 3
+    near = [float(f"{'3' if n % 2 else '1'}e{n // 2}") for n in range(place - 1, place + 2)]
+    return min(n for n in near if n > rate) if direction > 0 else max(n for n in near if n < rate)
 
 
 def _drift(result: Result, found: dict[str, dict[str, Any]], pool: Pool, say: Callable[[str], None]) -> dict[str, Any]:

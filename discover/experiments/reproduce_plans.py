@@ -1,6 +1,6 @@
 """What each of our results consists of, as data: optimizers, settings, seeds, learning rates.
 
-A *result* (`results-a` … `results-f`) has one or a few *panels*, each a table and a figure. A panel has *rows*: an
+A *result* (`results-a` … `results-g`) has one or a few *panels*, each a table and a figure. A panel has *rows*: an
 optimizer in a setting, with the learning rates from which the best on the validation split is taken. Every row of a
 panel has the same budget: each learning rate is tried with the tuning seeds, a grid whose best rate is at its end goes
 on there (at most so many steps), and the chosen one is trained with all seeds. Rows that several results have in common
@@ -110,7 +110,7 @@ RESULTS: Mapping[str, str] = {
     "results-a": "Classes as clusters, clean labels: eight optimizers on class-pure batches (G = 8); shuffled ones.",
     "results-b": "The same with label noise 0.4, and a long run at 0.8 for Momentum and Discover.",
     "results-c": "Cluster structures: classes, augmentations, random, k-means.",
-    "results-d": "Purity: 1, 2, 4 or 8 class-pure groups in a batch, for Momentum, Adam and Discover.",
+    "results-d": "Purity: 1, 2, 4 or 8 class-pure groups in a batch, for Momentum, Adam and Discover; classes in turn.",
     "results-e": "ν and β: a grid for Discover.",
     "results-f": "The printed equations beside ours: where they drift, and where they hold.",
     "results-g": "Discover before Adam: Adam alone and behind Discover, 8 or 2 class-pure groups in a batch.",
@@ -291,13 +291,19 @@ def _results_d(make: _Maker) -> list[Panel]:
         )
         for beta, nu in ((0.95, 0.95), (0.97, 0.93), (0.95, 0.9))
     ]
+    momentum_rates = (0.01, 0.03, 0.1)
     wider += [
-        make.row(name, "balanced", groups=2, rates=rates, changes=even)
-        for name, rates in (("discover", (0.05, 0.1, 0.2)), ("momentum", (0.01, 0.03, 0.1)))
+        make.row("momentum", "random", groups=2, rates=momentum_rates, changes=width),
+        make.row("discover", "balanced", groups=2, rates=(0.05, 0.1, 0.2), changes=even),
+        make.row("momentum", "balanced", groups=2, rates=momentum_rates, changes=even),
     ]
     return [
         make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups"),
-        make.panel("wider", "Discover with two groups in a batch, network of twice the width", wider),
+        make.panel(
+            "wider",
+            "Two groups in a batch, classes at random and in turn, network of twice the width",
+            wider,
+        ),
     ]
 
 

@@ -17,7 +17,10 @@ from jax import lax
 from discover.models.standardization import standardize
 
 ConvFn = Callable[..., jax.Array]
-"""A function with the signature of :func:`jax.lax.conv_general_dilated`."""
+"""A function with the signature of :func:`jax.lax.conv_general_dilated`.
+
+With an attribute ``by_group`` that is true, it makes a weight gradient for each group of a batch.
+"""
 
 he_normal = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
@@ -81,8 +84,8 @@ class Conv(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.kernel[...]
         if self.weight_standardization:
-            own = self.conv_general_dilated is not lax.conv_general_dilated
-            kernel = standardize(kernel, dtype=self.dtype, by_group=own and jax.default_backend() == "gpu")
+            by_group = getattr(self.conv_general_dilated, "by_group", False) and jax.default_backend() == "gpu"
+            kernel = standardize(kernel, dtype=self.dtype, by_group=by_group)
         return self.conv_general_dilated(
             x.astype(self.dtype),
             kernel.astype(self.dtype),

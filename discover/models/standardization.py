@@ -33,8 +33,8 @@ def standardize(kernel: jax.Array, epsilon: float = 1e-10, *, dtype: Any = None,
         kernel: [height, width, in, out].
         epsilon: added to F times the variance.
         dtype: of the result; the kernel's own if None.
-        by_group: whether each group of a batch has a gradient of its own, made by our kernels. Its sums are then
-            written such that they fill a GPU; they are the same to rounding.
+        by_group: whether the groups of a batch may have a gradient each. Its sums are then written such that they
+            fill a GPU where output channels are next to each other in memory; they are the same to rounding.
     """
     result: Any = _standardize(kernel, jnp.dtype(dtype or kernel.dtype), epsilon, by_group)
     return result
@@ -64,10 +64,12 @@ def _backward(dtype: Any, epsilon: float, by_group: bool, kept: Any, gradient: j
     sums = [each.reshape(fan_in, -1) for each in (gradient, gradient * standard)]
     if by_group:
         # Output channels are next to each other in memory: few threads would each go through all the F rows.
-        rows = next(n for n in range(ROWS, 0, -1) if fan_in % n == 0)
-        sums = [jnp.sum(each.reshape(fan_in // rows, rows, -1), axis=1) for each in sums]
-        sums = lax.optimization_barrier(sums)  # a sum of sums would be made one again
-    total, along = (jnp.sum(each, axis=0) for each in sums)
+        rows = max(n for n in range(1, ROWS + 1) if fan_in % n == 0)
+        if rows > 1:
+            sums = [jnp.sum(each.reshape(fan_in // rows, rows, -1), axis=1) for each in sums]
+            sums = lax.optimization_barrier(sums)  # a sum of sums would be made one again
+    one_each = (*(1 for _ in _inputs(kernel)), -1)
+    total, along = (jnp.sum(each, axis=0).reshape(one_each) for each in sums)
     return (scale * (gradient - total / fan_in - standard * along),)
 
 

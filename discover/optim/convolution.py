@@ -66,6 +66,9 @@ def grouped_conv_general_dilated(
     return _conv(options, lhs, rhs)
 
 
+vars(grouped_conv_general_dilated)["by_group"] = True  # what models may ask a convolution
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _conv(options, lhs, rhs):
     return lax.conv_general_dilated(lhs, rhs, *options)
@@ -118,8 +121,9 @@ def _fast_weight_gradient(options, rhs, lhs, cotangent):
     positions = math.prod(cotangent.shape[1:-1])
     window = weight_gradient.Window(taps, strides, padding)
     tiles = weight_gradient.choose_tiles(window, channels, outputs, positions)
-    fits = max(lhs.size, cotangent.size, lhs.shape[0] * rhs.size) < 2**31  # the kernel counts in int32
     half = {lhs.dtype, rhs.dtype, cotangent.dtype} in ({jnp.dtype(jnp.bfloat16)}, {jnp.dtype(jnp.float16)})
-    if jax.default_backend() != "gpu" or tiles is None or not fits or not half:
+    if jax.default_backend() != "gpu" or tiles is None or not half:
+        return None
+    if not weight_gradient.fits_in_int32(lhs, cotangent, window, tiles):
         return None
     return lambda lhs, cotangent: weight_gradient.grouped_weight_gradient(lhs, cotangent, window, tiles)

@@ -41,7 +41,7 @@ def _kernel(
     at = pl.program_id(0) * block + jnp.arange(block)
     inside = at < size
 
-    # Nothing that is written is read again in this update, so it need not stay in the cache.
+    # This kernel does not read again what it writes, so it need not stay in the cache.
     store = functools.partial(plgpu.store, eviction_policy="evict_first")
 
     def scalar(vector, k):

@@ -6,12 +6,13 @@ For x [G, b, H, W, C], dy [G, b, H', W', O] and a window of h × w taps with str
 
 is for each group a matrix product over its b·H'·W' positions, in which pixels outside the image are zero. With channels
 last, the w taps of one row lie next to each other in memory (w·C numbers from the window's first pixel on), so they
-form one side of the product without being gathered first; of few channels, as an image has, all rows of the window do
-it together, or most of a tile would be empty. One library call per group would leave the GPU partly idle at the end of
-each and need the results stacked; here all groups share one launch and one output.
+form one side of the product without being gathered first. Where there are few channels, as in an image, one row would
+leave most of a tile empty; then all rows of the window form that side together. One library call per group would leave
+the GPU partly idle at the end of each and need the results stacked; here all groups share one launch and one output.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ MULTIPROCESSORS = 132
 TENSOR_RATE = 5e14  # operations a second that the kernel reaches when the GPU is full
 MEMORY_RATE = 4.3e12  # bytes a second
 MOST_PARTS = 64  # of a group
+MOST_TAPS = 30  # along an axis: the kernel has a bit for each
 
 
 class Window(NamedTuple):
@@ -49,9 +51,9 @@ class Tiles(NamedTuple):
 
 def choose_tiles(window: Window, channels: int, outputs: int, positions: int) -> Tiles | None:
     """The tiles measured fastest on an H200 (docs/performance.md), or None where the kernel does not fit."""
-    if (channels % 16 and channels > 16) or outputs % 16 or positions % 64:
+    if max(window.taps) > MOST_TAPS or (channels % 16 and channels > 16) or outputs % 16 or positions % 64:
         return None
-    channels = _padded(channels)
+    channels = padded(channels)
     side = _tap_rows_together(window, channels) * window.taps[1] * channels
     if channels < 16 and side > 128:
         return Tiles(256, 64, 32, 4, 4, 2)
@@ -72,7 +74,7 @@ def choose_parts(window: Window, tiles: Tiles, x_shape: tuple[int, ...], outputs
     Parts are summed afterwards, so they cost a pass over their sums: the estimate weighs one against the other.
     """
     num_groups, *_, channels = x_shape
-    channels = _padded(channels)
+    channels = padded(channels)
     together = _tap_rows_together(window, channels)
     weights = window.taps[0] * window.taps[1] * channels * outputs
     rows = -(-together * window.taps[1] * channels // tiles.rows)
@@ -96,9 +98,11 @@ def grouped_weight_gradient(
     positions, outputs = images * dy.shape[2] * dy.shape[3], dy.shape[-1]
     if parts is None:
         parts = choose_parts(window, tiles, x.shape, outputs, positions)
-    padded = _padded(channels)
-    x = jnp.pad(x, ((0, 0),) * 4 + ((0, padded - channels),))
-    together = _tap_rows_together(window, padded)
+    if positions % (parts * tiles.positions):
+        raise ValueError(f"{positions} positions do not divide into {parts} parts of tiles of {tiles.positions}")
+    wide = padded(channels)
+    x = jnp.pad(x, ((0, 0),) * 4 + ((0, wide - channels),))
+    together = _tap_rows_together(window, wide)
     kernel = functools.partial(
         _kernel,
         window=window,
@@ -111,11 +115,11 @@ def grouped_weight_gradient(
     call = pl.pallas_call(
         kernel,
         out_shape=jax.ShapeDtypeStruct(
-            (num_groups * parts * window.taps[0] * window.taps[1] * padded * outputs,),
+            (num_groups * parts * window.taps[0] * window.taps[1] * wide * outputs,),
             x.dtype if parts == 1 else jnp.float32,
         ),
         grid=(
-            pl.cdiv(together * window.taps[1] * padded, tiles.rows),
+            pl.cdiv(together * window.taps[1] * wide, tiles.rows),
             pl.cdiv(outputs, tiles.columns),
             num_groups * parts * window.taps[0] // together,
         ),
@@ -123,12 +127,21 @@ def grouped_weight_gradient(
         interpret=interpret,
         name="grouped_weight_gradient",
     )
-    grads = call(x.reshape(-1), dy.reshape(-1)).reshape(num_groups, parts, *window.taps, padded, outputs)
+    grads = call(x.reshape(-1), dy.reshape(-1)).reshape(num_groups, parts, *window.taps, wide, outputs)
     grads = grads[..., :channels, :]
     return grads[:, 0] if parts == 1 else jnp.sum(grads, axis=1).astype(x.dtype)
 
 
-def _padded(channels: int) -> int:
+def fits_in_int32(x: jax.Array, dy: jax.Array, window: Window, tiles: Tiles) -> bool:
+    """Whether the kernel, which counts in int32, can count the numbers of its operands and of its result."""
+    *_, channels = x.shape
+    outputs, positions = dy.shape[-1], math.prod(dy.shape[1:-1])
+    parts = choose_parts(window, tiles, x.shape, outputs, positions)
+    result = x.shape[0] * parts * math.prod(window.taps) * padded(channels) * outputs
+    return max(x.size // channels * padded(channels), dy.size, result) < 2**31
+
+
+def padded(channels: int) -> int:
     """The channels with zeros added, so that those of a pixel can be loaded at once: 8 bytes or more."""
     return channels if channels > 16 else max(4, 1 << (channels - 1).bit_length())
 
@@ -144,7 +157,7 @@ def _kernel(x_ref, dy_ref, out_ref, *, window, together, tiles, image, result, p
     out_height, out_width, outputs = result
     one_row = tap_columns * channels  # of the window, next to each other in memory
     blocks = tap_rows // together  # of the window's rows
-    part, first_tap_row = lax.div(pl.program_id(2), blocks), lax.rem(pl.program_id(2), blocks)
+    part, first_tap_row = pl.program_id(2) // blocks, pl.program_id(2) % blocks
     rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)  # (tap row, tap in the row, channel)
     columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
     row_inside, column_inside = rows < together * one_row, columns < outputs
@@ -184,5 +197,5 @@ def _kernel(x_ref, dy_ref, out_ref, *, window, together, tiles, image, result, p
 
 def _taps_inside(first, taps, size):
     """Bit t: whether first + t is in [0, size); of the bits below `taps`."""
-    from_bit, to_bit = jnp.maximum(-first, 0), jnp.clip(size - first, 0, taps)
+    from_bit, to_bit = jnp.clip(-first, 0, taps), jnp.clip(size - first, 0, taps)
     return jnp.left_shift(1, to_bit) - jnp.left_shift(1, from_bit)

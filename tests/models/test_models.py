@@ -9,8 +9,9 @@ import pytest
 from flax import nnx
 from jax import lax
 
-from discover.models import build_network, conv_as_matmul, standardize
+from discover.models import Conv, build_network, conv_as_matmul, standardize
 from discover.models.wide_resnet import WideResNet
+from discover.optim import grouped_conv_general_dilated
 
 SMALL = {
     "logistic": {},
@@ -133,7 +134,7 @@ def test_standardized_kernels_have_mean_0_and_variance_1_over_fan_in():
     np.testing.assert_allclose(standardize(2 * kernel + 1), standardize(kernel), atol=1e-5)
 
 
-@pytest.mark.parametrize("inputs", [5, 128])
+@pytest.mark.parametrize("inputs", [5, 128, 67])
 @pytest.mark.parametrize("by_group", [False, True])
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
 def test_the_gradient_of_standardization_is_that_of_its_definition(dtype, by_group, inputs):
@@ -151,9 +152,28 @@ def test_the_gradient_of_standardization_is_that_of_its_definition(dtype, by_gro
     assert ours(kernel).dtype == (dtype or kernel.dtype)
     assert gradient(ours, weight).dtype == kernel.dtype
     np.testing.assert_allclose(gradient(ours, weight), gradient(definition, weight), atol=1e-5)
+    if dtype is None:
+        twice = [jax.grad(lambda w, f=f: jnp.sum(gradient(f, w) ** 2))(weight) for f in (ours, definition)]
+        np.testing.assert_allclose(*twice, atol=1e-4)
     groups = jnp.stack([weight, 2 * weight, weight**2])
     together = jax.vmap(functools.partial(gradient, ours))(groups)
     np.testing.assert_allclose(together, [gradient(definition, w) for w in groups], atol=1e-5)
+
+
+@pytest.mark.parametrize(("convolution", "by_group"), [(None, False), (grouped_conv_general_dilated, True)])
+def test_on_a_gpu_a_convolution_with_groups_has_standardization_sum_in_two_stages(monkeypatch, convolution, by_group):
+    conv = Conv(
+        64, 16, 3, weight_standardization=True, conv_general_dilated=convolution, rngs=nnx.Rngs(jax.random.key(0))
+    )
+    graph, params = nnx.split(conv)
+    x = jnp.ones((2, 4, 4, 64))
+
+    def program():
+        return str(jax.make_jaxpr(jax.grad(lambda p: jnp.sum(nnx.merge(graph, p)(x) ** 2)))(params))
+
+    assert "optimization_barrier" not in program()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert ("optimization_barrier" in program()) == by_group
 
 
 @pytest.mark.parametrize(

@@ -53,16 +53,33 @@ def test_the_update_kernel_equals_the_rule(num_groups, num_clusters, shape, dtyp
         np.testing.assert_allclose(*wide, atol=tolerance, err_msg=name)
 
 
+def weight_gradients_lower():
+    same = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    for images, size, channels, outputs, window in (
+        (32, 32, 160, 160, same),
+        (32, 16, 320, 320, same),
+        (32, 8, 640, 640, same),
+        (32, 32, 3, 16, same),
+        (64, 112, 3, 64, Window((7, 7), (2, 2), ((2, 3), (2, 3)))),
+    ):
+        tiles = choose_tiles(window, channels, outputs, images * size * size)
+        stride = window.strides[0]
+        x = jax.ShapeDtypeStruct((8, images, stride * size, stride * size, channels), jnp.bfloat16)
+        dy = jax.ShapeDtypeStruct((8, images, size, size, outputs), jnp.bfloat16)
+        traced = jax.jit(lambda x, dy, w=window, t=tiles: grouped_weight_gradient(x, dy, w, t)).trace(x, dy)
+        assert "grouped_weight_gradient" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_the_weight_gradient_lowers_for_cuda_where_64_bits_are_enabled():
+    with jax.enable_x64(True):
+        weight_gradients_lower()
+
+
 def test_the_kernels_lower_for_cuda_at_the_papers_shapes():
     def shaped(*shape, dtype=jnp.bfloat16):
         return jax.ShapeDtypeStruct(shape, dtype)
 
-    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
-    for size, channels in ((32, 160), (16, 320), (8, 640)):
-        tiles = choose_tiles(window, channels, channels, 32 * size * size)
-        x = shaped(8, 32, size, size, channels)
-        traced = jax.jit(lambda x, dy, t=tiles: grouped_weight_gradient(x, dy, window, t)).trace(x, x)
-        assert "grouped_weight_gradient" in traced.lower(lowering_platforms=("cuda",)).as_text()
+    weight_gradients_lower()
     weights, *_ = batch(8, 10, (5,), jnp.float32)
     case = (
         update_kernel.pack(weights),

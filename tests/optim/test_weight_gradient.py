@@ -12,6 +12,7 @@ from discover.optim.weight_gradient import (
     Window,
     choose_parts,
     choose_tiles,
+    fits_in_int32,
     grouped_weight_gradient,
 )
 
@@ -32,7 +33,7 @@ def reference(x, dy, window):
     return jax.vmap(one)(x, dy)
 
 
-@pytest.mark.parametrize("channels", [16, 3])
+@pytest.mark.parametrize("channels", [16, 3, 5])
 @pytest.mark.parametrize(
     ("image", "window"),
     [
@@ -51,14 +52,17 @@ def test_the_weight_gradient_kernel_equals_the_convolutions(image, window, chann
     dy = jnp.asarray(rng.normal(size=(2, 2, *sizes, 24)), jnp.float32)
     positions = 2 * sizes[0] * sizes[1]
     for parts in (n for n in (1, 2, 5, 8) if positions % n == 0):  # also such that a part begins within an image
-        tiles = Tiles(32, 16, positions // parts, 4, 2, 1)
+        tiles = Tiles(32, 16, positions // parts // (2 if positions // parts % 2 == 0 else 1), 4, 2, 1)
         kernel = grouped_weight_gradient(x, dy, window, tiles, parts=parts, interpret=True)
         np.testing.assert_allclose(kernel, reference(x, dy, window), atol=1e-4)
 
 
 def test_shapes_that_the_kernel_cannot_cut_up_are_left_to_the_library():
     window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    assert choose_tiles(window, 3, 16, 1024) is not None
     assert choose_tiles(window, 24, 16, 1024) is None
+    assert choose_tiles(Window((1, 40), (1, 4), ((0, 0), (0, 0))), 16, 16, 1024) is None
+    assert choose_tiles(Window((40, 1), (4, 1), ((0, 0), (0, 0))), 1, 16, 1024) is None
     assert choose_tiles(window, 16, 10, 1024) is None
     assert choose_tiles(window, 16, 16, 100) is None
 
@@ -75,3 +79,31 @@ def test_the_parts_of_a_group_are_equal_and_leave_no_multiprocessor_idle_for_lon
     blocks = num_groups * parts * 3 * -(-3 * channels // tiles.rows) * -(-channels // tiles.columns)
     waves = blocks / (MULTIPROCESSORS * tiles.at_once)
     assert waves / np.ceil(waves) > 0.9
+
+
+def test_an_images_window_is_cut_into_parts_as_one_side_of_the_product():
+    window, positions = Window((7, 7), (2, 2), ((2, 3), (2, 3))), 64 * 112 * 112
+    tiles = choose_tiles(window, 3, 64, positions)
+    parts = choose_parts(window, tiles, (4, 64, 224, 224, 3), 64, positions)
+    assert positions % (parts * tiles.positions) == 0
+    assert tiles.rows >= 7 * 7 * 4  # with a fourth channel
+    waves = 4 * parts / (MULTIPROCESSORS * tiles.at_once)  # a block for each part of a group
+    assert waves / np.ceil(waves) > 0.9
+
+
+def test_positions_that_do_not_divide_are_refused():
+    window = Window((1, 1), (1, 1), ((0, 0), (0, 0)))
+    x = jnp.ones((2, 1, 6, 6, 16))
+    for tiles, parts in ((Tiles(16, 16, 8, 4, 2, 1), 1), (Tiles(16, 16, 4, 4, 2, 1), 5)):
+        with pytest.raises(ValueError, match="36 positions do not divide"):
+            grouped_weight_gradient(x, x, window, tiles, parts=parts, interpret=True)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1024, False)])
+def test_what_the_kernel_counts_contains_the_channels_that_it_adds(size, fits):
+    window = Window((3, 3), (4, 4), ((0, 1), (0, 1)))
+    x = jax.ShapeDtypeStruct((8, 32, size, size, 5), jnp.bfloat16)  # 5 channels become 8
+    dy = jax.ShapeDtypeStruct((8, 32, size // 4, size // 4, 16), jnp.bfloat16)
+    tiles = choose_tiles(window, 5, 16, 32 * (size // 4) ** 2)
+    assert x.size < 2**31
+    assert fits_in_int32(x, dy, window, tiles) == fits
