@@ -56,7 +56,7 @@ UNIFORM_LOSS = 4.85  # log 128: what knowing nothing costs
 
 
 def test_text_domains_learn_with_every_optimizer(monkeypatch):
-    means = run_main("text_domains", monkeypatch, STEPS=60)
+    means = run_main("text_domains", monkeypatch, STEPS=60, LAYERS=1)
     assert len(means) == 5
     assert all(loss < 0.85 * UNIFORM_LOSS for loss in means.values()), means
 
@@ -66,6 +66,7 @@ def test_discover_before_adam_learns(monkeypatch):
     import text_domains
 
     monkeypatch.setattr(text_domains, "STEPS", 60)
+    monkeypatch.setattr(text_domains, "LAYERS", 1)
     means = run_main("discover_before_adam", monkeypatch)
     assert all(loss < 0.85 * UNIFORM_LOSS for loss in means.values()), means
 

@@ -20,7 +20,7 @@ from discover.experiments.simulate import (
 from discover.optim import Clusters, DiscoverState, discover
 
 SETTINGS = make_settings()
-PROBLEMS_EACH = 50
+PROBLEMS_EACH = 40
 NUM_STEPS = 400
 
 
