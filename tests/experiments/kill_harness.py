@@ -119,8 +119,8 @@ def main() -> None:
     plan = []
     for optimizer in OPTIMIZERS:
         # Each kill lies later than the one before, so that a resumed run lives to see it.
-        moments = sorted(rng.sample(range(1, STEPS - CHECKPOINT_EVERY), each))
-        plan += [(optimizer, "write" if n % 2 else "step", moment) for n, moment in enumerate(moments)]
+        for moment in sorted(rng.sample(range(1, STEPS - CHECKPOINT_EVERY), each)):
+            plan.append((optimizer, "write" if len(plan) % 2 else "step", moment))
     for kill in plan:
         status = attempt(base / "broken", kill)
         report["kills"].append([*kill, status])

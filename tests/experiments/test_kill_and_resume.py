@@ -51,11 +51,11 @@ def assert_equal_to_the_last_bit(folder):
         assert finals[1]["status"] == "finished"
 
 
-@pytest.mark.parametrize(("seed", "kills"), [(0, 2), pytest.param(1, 8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seed", "kills"), [(0, 1), pytest.param(1, 8, marks=pytest.mark.slow)])
 def test_every_optimizer_killed_and_resumed_ends_bit_identical(tmp_path, seed, kills):
     report = run_harness(tmp_path, seed, kills)
     killed = [kill for kill in report["kills"] if kill[3] == -signal.SIGKILL]
-    assert len(killed) >= 20
+    assert len(killed) >= (80 if kills > 1 else 12)
     for optimizer in OPTIMIZERS:
         assert any(kill[0] == optimizer for kill in killed), f"{optimizer} was never killed"
     assert report["unfinished_writes"] >= 3, "no kill fell into the writing of a checkpoint"
