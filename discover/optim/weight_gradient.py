@@ -53,7 +53,7 @@ def choose_tiles(window: Window, channels: int, outputs: int, positions: int) ->
     """The tiles measured fastest on an H200 (docs/performance.md), or None where the kernel does not fit."""
     if max(window.taps) > MOST_TAPS or (channels % 16 and channels > 16) or outputs % 16 or positions % 64:
         return None
-    channels = padded(channels)
+    channels = _padded(channels)
     side = _tap_rows_together(window, channels) * window.taps[1] * channels
     if channels < 16 and side > 128:
         return Tiles(256, 64, 32, 4, 4, 2)
@@ -74,11 +74,8 @@ def choose_parts(window: Window, tiles: Tiles, x_shape: tuple[int, ...], outputs
     Parts are summed afterwards, so they cost a pass over their sums: the estimate weighs one against the other.
     """
     num_groups, *_, channels = x_shape
-    channels = padded(channels)
-    together = _tap_rows_together(window, channels)
-    weights = window.taps[0] * window.taps[1] * channels * outputs
-    rows = -(-together * window.taps[1] * channels // tiles.rows)
-    one_part = num_groups * window.taps[0] // together * rows * -(-outputs // tiles.columns)
+    weights = _weights(window, channels, outputs)
+    one_part = num_groups * math.prod(_blocks(window, tiles, channels, outputs))
     at_once = MULTIPROCESSORS * tiles.at_once
 
     def seconds(parts):
@@ -100,13 +97,13 @@ def grouped_weight_gradient(
         parts = choose_parts(window, tiles, x.shape, outputs, positions)
     if positions % (parts * tiles.positions):
         raise ValueError(f"{positions} positions do not divide into {parts} parts of tiles of {tiles.positions}")
-    wide = padded(channels)
+    wide = _padded(channels)
     x = jnp.pad(x, ((0, 0),) * 4 + ((0, wide - channels),))
-    together = _tap_rows_together(window, wide)
+    row_blocks, column_blocks, window_blocks = _blocks(window, tiles, channels, outputs)
     kernel = functools.partial(
         _kernel,
         window=window,
-        together=together,
+        together=_tap_rows_together(window, wide),
         tiles=tiles,
         image=x.shape[2:],
         result=dy.shape[2:],
@@ -115,14 +112,9 @@ def grouped_weight_gradient(
     call = pl.pallas_call(
         kernel,
         out_shape=jax.ShapeDtypeStruct(
-            (num_groups * parts * window.taps[0] * window.taps[1] * wide * outputs,),
-            x.dtype if parts == 1 else jnp.float32,
+            (num_groups * parts * _weights(window, channels, outputs),), x.dtype if parts == 1 else jnp.float32
         ),
-        grid=(
-            pl.cdiv(together * window.taps[1] * wide, tiles.rows),
-            pl.cdiv(outputs, tiles.columns),
-            num_groups * parts * window.taps[0] // together,
-        ),
+        grid=(row_blocks, column_blocks, num_groups * parts * window_blocks),
         compiler_params=plgpu.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         interpret=interpret,
         name="grouped_weight_gradient",
@@ -137,11 +129,23 @@ def fits_in_int32(x: jax.Array, dy: jax.Array, window: Window, tiles: Tiles) -> 
     *_, channels = x.shape
     outputs, positions = dy.shape[-1], math.prod(dy.shape[1:-1])
     parts = choose_parts(window, tiles, x.shape, outputs, positions)
-    result = x.shape[0] * parts * math.prod(window.taps) * padded(channels) * outputs
-    return max(x.size // channels * padded(channels), dy.size, result) < 2**31
+    result = x.shape[0] * parts * _weights(window, channels, outputs)
+    return max(x.size // channels * _padded(channels), dy.size, result) < 2**31
 
 
-def padded(channels: int) -> int:
+def _weights(window: Window, channels: int, outputs: int) -> int:
+    """How many numbers one part of a group's gradient has, those of added channels among them."""
+    return math.prod(window.taps) * _padded(channels) * outputs
+
+
+def _blocks(window: Window, tiles: Tiles, channels: int, outputs: int) -> tuple[int, int, int]:
+    """How many tiles one part of a group needs: along the taps and channels, along the outputs, for rows of taps."""
+    together = _tap_rows_together(window, _padded(channels))
+    side = together * window.taps[1] * _padded(channels)
+    return pl.cdiv(side, tiles.rows), pl.cdiv(outputs, tiles.columns), window.taps[0] // together
+
+
+def _padded(channels: int) -> int:
     """The channels with zeros added, so that those of a pixel can be loaded at once: 8 bytes or more."""
     return channels if channels > 16 else max(4, 1 << (channels - 1).bit_length())
 
