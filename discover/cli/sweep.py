@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,6 +71,7 @@ def sweep(
         raise CommandError(f"--minutes must be above 0, got {minutes:g}")
     if storage is not None and search != "tpe":
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
+    overrides = with_seeds(settings, seeds, data)
     plan = make_sweep(
         get_preset(preset),
         optimizer,
@@ -78,11 +81,11 @@ def sweep(
         trials=trials,
         seed=search_seed,
         prune=prune,
-        overrides=with_seeds(settings, seeds, data),
+        overrides=overrides,
     )
     directory = out or Path("runs") / f"sweep-{preset}-{optimizer}"
     record = _search(plan, directory, storage, minutes)
-    _show(record, plan, directory, quiet=json_file == "-")
+    _show(record, plan, directory, overrides, quiet=json_file == "-")
     write_result(json_file, record)
 
 
@@ -123,7 +126,7 @@ def describe(trial: dict[str, Any]) -> str:
     return f"trial {trial['number']}: {values}: {ended}"
 
 
-def _show(record: dict[str, Any], plan: Any, directory: Path, quiet: bool) -> None:
+def _show(record: dict[str, Any], plan: Any, directory: Path, overrides: Sequence[str], quiet: bool) -> None:
     from discover.cli.console import show_table, stdout
     from discover.report.sweep import sweep_table, write_sweep_figure
 
@@ -143,7 +146,9 @@ def _show(record: dict[str, Any], plan: Any, directory: Path, quiet: bool) -> No
     test, count = best["test_accuracy"], len(record["seeds"])
     reached = f"{100 * test['mean']:.1f} ± {100 * test['std']:.1f} %" if test["mean"] is not None else "diverged"
     console.print(f"winner: trial {best['number']}; test accuracy, looked at once: {reached} (n = {count})")
-    console.print(f"discover train {plan.preset} --optimizer {plan.optimizer} {best['set_line']}", markup=False)
+    same = "".join(f"--set {shlex.quote(text)} " for text in overrides)  # as what was swept
+    line = f"discover train {plan.preset} --optimizer {plan.optimizer} {same}{best['set_line']}"
+    console.print(line, markup=False, soft_wrap=True)
     if figures:
         console.print(f"figure: {figures[0]}", markup=False)
 

@@ -294,7 +294,8 @@ def test_the_command_prints_table_winner_and_line(finished, capsys, tmp_path):
     output = capsys.readouterr()
     assert ended.value.code == 0, output.err
     assert f"winner: trial {record['winner']}; test accuracy, looked at once" in output.out
-    assert f"discover train digits --optimizer discover {record['best']['set_line']}" in output.out
+    swept = " ".join(f"--set {text}" for text in SMALL)
+    assert f"discover train digits --optimizer discover {swept} {record['best']['set_line']}\n" in output.out
     assert json.loads((tmp_path / "r.json").read_text())["winner"] == record["winner"]
 
 
