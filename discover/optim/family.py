@@ -187,7 +187,7 @@ def moves_in_kernels(params: Any, state: DiscoverState, num_groups: int) -> bool
 def rule_for(weights: BatchWeights) -> Callable[[Sequence[Parameter]], Sequence[Result]]:
     """(F1) to (F3) for the parameters at this step: `apply_rule`, on a GPU as kernels.
 
-    Large parameters have a kernel each that moves every number once, small ones go through one together.
+    The kernels move every number once. Small parameters are joined to one, and those that are not large share kernels.
 
     The gradients of vectors (biases, scales of norms) are sums over activations, on which XLA would impose the memory
     layout that a kernel needs; a gather on the way keeps it to itself (docs/performance.md).
@@ -200,18 +200,23 @@ def rule_for(weights: BatchWeights) -> Callable[[Sequence[Parameter]], Sequence[
         return lambda parameters: [plain(one) for one in parameters]
     scalars = update_kernel.pack(weights)
 
-    def kernel(one: Parameter) -> Result:
-        if not has_kernel(one.mean):
-            return plain(one)
-        grads = one.grads
-        if one.mean.ndim < 2:
-            same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # XLA cannot see that it is
-            grads = grads.at[same_order].get(mode="promise_in_bounds")
-        return update_kernel.apply_rule(scalars, grads, one.mean, one.buffers, one.affine, one.move)
+    def prepared(one: Parameter) -> Parameter:
+        if one.mean.ndim > 1:
+            return one
+        same_order = jnp.where(weights.active, jnp.arange(weights.share.size), 0)  # XLA cannot see that it is
+        return one._replace(grads=one.grads.at[same_order].get(mode="promise_in_bounds"))
+
+    def kernels(parameters: Sequence[Parameter]) -> list[Result]:
+        return update_kernel.apply_rule(scalars, [prepared(one) for one in parameters])
+
+    def kernels_where_they_can(parameters: Sequence[Parameter]) -> list[Result]:
+        able = small_ones_together(kernels)([one for one in parameters if has_kernel(one.mean)])
+        rest = iter(able)
+        return [next(rest) if has_kernel(one.mean) else plain(one) for one in parameters]
 
     slices = in_slices.get()
     if slices is None:
-        return small_ones_together(kernel, lambda one: has_kernel(one.mean))
+        return kernels_where_they_can
 
     def kernel_on_slices(one: Parameter) -> Result:
         leaf = slices.find(one.path)
@@ -221,7 +226,8 @@ def rule_for(weights: BatchWeights) -> Callable[[Sequence[Parameter]], Sequence[
         scale, offset = (None, ()) if one.affine is None else (one.affine.scale, (one.affine.offset,))
 
         def on_one_device(scalars, scale, grads, mean, buffers, *offset):
-            return update_kernel.apply_rule(scalars, grads, mean, buffers, Affine(scale, *offset) if offset else None)
+            affine = Affine(scale, *offset) if offset else None
+            return update_kernel.apply_rule(scalars, [Parameter(None, grads, mean, buffers, affine)])[0]
 
         sliced = (one.grads, one.mean, one.buffers, *offset)
         return slices.on_each_device(leaf, on_one_device, (scalars, scale), sliced, (0, 0, 1))

@@ -58,9 +58,9 @@ def map_parameters(
 
 
 def small_ones_together(
-    rule: Callable[[Parameter], Result], can_join: Callable[[Parameter], bool]
+    rule: Callable[[Sequence[Parameter]], Sequence[Result]],
 ) -> Callable[[Sequence[Parameter]], list[Result]]:
-    """`rule` on each large parameter, and once on all the small ones that `can_join`, joined.
+    """`rule` with the small parameters joined to one.
 
     The joined buffers are copied, those of clusters outside the batch too; hence only where they are small.
     """
@@ -68,15 +68,15 @@ def small_ones_together(
     def on_all(parameters: Sequence[Parameter]) -> list[Result]:
         alike: dict[Any, list[int]] = {}
         for number, one in enumerate(parameters):
-            if can_join(one) and one.buffers.size <= SMALL:
-                kind = one.move and (one.move.penalised, one.move.decays)
-                alike.setdefault((one.buffers.dtype, kind), []).append(number)
+            kind = one.move and (one.move.penalised, one.move.decays)
+            large = number if one.buffers.size > SMALL else None
+            alike.setdefault((one.buffers.dtype, kind, large), []).append(number)
+        together = [[parameters[number] for number in numbers] for numbers in alike.values()]
+        joined = rule([few[0] if len(few) == 1 else join(few) for few in together])
         results: dict[int, Result] = {}
-        for numbers in alike.values():
-            small = [parameters[number] for number in numbers]
-            if len(small) > 1:
-                results.update(zip(numbers, split(rule(join(small)), small)))
-        return [results[number] if number in results else rule(one) for number, one in enumerate(parameters)]
+        for numbers, few, result in zip(alike.values(), together, joined, strict=True):
+            results |= zip(numbers, [result] if len(few) == 1 else split(result, few))
+        return [results[number] for number in range(len(parameters))]
 
     return on_all
 

@@ -20,9 +20,9 @@ def gpu(monkeypatch):
     """The way of a GPU, in Pallas's interpreter; the shapes that the update kernel was given."""
     shapes, update, cut = [], update_kernel.apply_rule, split_kernel.split
 
-    def counted(scalars, grads, mean, *rest):
-        shapes.append(mean.shape)
-        return update(scalars, grads, mean, *rest, block=8, interpret=True)
+    def counted(scalars, parameters):
+        shapes.extend(one.mean.shape for one in parameters)
+        return update(scalars, parameters, block=8, interpret=True)
 
     def on():
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

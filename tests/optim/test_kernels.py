@@ -44,7 +44,11 @@ def test_the_update_kernel_equals_the_rule(num_groups, num_clusters, shape, dtyp
     if affine:
         case = (*case, family.Affine(0.3, jnp.linspace(-1, 1, case[2].size).reshape(shape).astype(jnp.float32)))
     plain = compiled(family.apply_rule, *case)
-    kernel = compiled(lambda w, *rest: update_kernel.apply_rule(update_kernel.pack(w), *rest, interpret=True), *case)
+
+    def in_kernel(w, *rest):
+        return update_kernel.apply_rule(update_kernel.pack(w), [leaves.Parameter(None, *rest)], interpret=True)[0]
+
+    kernel = compiled(in_kernel, *case)
     for name, expected, actual in zip(("direction", "mean", "buffers"), plain, kernel):
         assert actual.shape == expected.shape
         assert actual.dtype == expected.dtype
@@ -81,18 +85,16 @@ def test_the_kernels_lower_for_cuda_at_the_papers_shapes():
 
     weight_gradients_lower()
     weights, *_ = batch(8, 10, (5,), jnp.float32)
-    case = (
-        update_kernel.pack(weights),
-        shaped(8, 1000),
-        shaped(1000, dtype=jnp.float32),
-        shaped(10, 1000, dtype=jnp.float32),
-    )
-    numbers = jnp.array([0.1, 0.1, 0.1])
-    for update in (
-        update_kernel.apply_rule,
-        lambda *case: update_kernel.apply_rule(*case, None, leaves.Move(case[2], numbers, True, True)),
-    ):
-        assert "discover_update" in jax.jit(update).trace(*case).lower(lowering_platforms=("cuda",)).as_text()
+    case = (shaped(8, 1000), shaped(1000, dtype=jnp.float32), shaped(10, 1000, dtype=jnp.float32))
+    scalars, numbers = update_kernel.pack(weights), jnp.array([0.1, 0.1, 0.1])
+
+    def update(*case, move):
+        one = leaves.Parameter(None, *case, move=leaves.Move(case[1], numbers, True, True) if move else None)
+        return update_kernel.apply_rule(scalars, [one, one])
+
+    for move in (False, True):
+        traced = jax.jit(functools.partial(update, move=move)).trace(*case)
+        assert "discover_update" in traced.lower(lowering_platforms=("cuda",)).as_text()
     joined = (shaped(1, 100 * 640, dtype=jnp.float32), shaped(10, 100 * 640, dtype=jnp.float32))
     cut = jax.jit(lambda *arrays: split_kernel.split(arrays, 100 * [640])).trace(*joined)
     kernels = sum(e.primitive.name == "pallas_call" for e in cut.jaxpr.eqns)
@@ -195,3 +197,23 @@ def test_no_load_or_store_of_the_split_kernel_is_without_a_mask():
     walk(program.jaxpr)
     assert len(found) == 2 * (1 + 3)  # of each array a load, and a store for each part
     assert all(mask is not None and mask.aval.dtype == bool for mask in found)
+
+
+@pytest.mark.parametrize(("large", "most", "kernels"), [(2**20, 8, 3), (15, 8, 4), (0, 8, 6), (2**20, 2, 4)])
+def test_parameters_of_a_kind_that_are_not_large_share_kernels(monkeypatch, large, most, kernels):
+    weights, *_ = batch(4, 3, (1,), jnp.float32)
+    numbers, parameters = jnp.array([0.1, 0.2, 0.3]), []
+    for shape in [(20,), (3, 5), (2, 2), (4, 2), (1,), (3, 4)]:  # of odd sizes two, and one that decays
+        _, grads, mean, buffers = batch(4, 3, shape, jnp.bfloat16)
+        move = leaves.Move(mean + 1, numbers, penalised=True, decays=shape == (2, 2))
+        parameters.append(leaves.Parameter(None, grads, mean, buffers, move=move))
+
+    def update(parameters):
+        return update_kernel.apply_rule(update_kernel.pack(weights), parameters, block=8, interpret=True)
+
+    apart = [compiled(lambda one=one: update([one])[0]) for one in parameters]
+    monkeypatch.setattr(update_kernel, "LARGE", large)
+    monkeypatch.setattr(update_kernel, "MOST_TOGETHER", most)
+    program = jax.make_jaxpr(lambda: update(parameters))()
+    assert sum(e.primitive.name == "pallas_call" for e in program.jaxpr.eqns) == kernels
+    assert_same(compiled(lambda: update(parameters)), apart)

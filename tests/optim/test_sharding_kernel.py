@@ -45,9 +45,9 @@ def test_the_kernel_updates_slices_where_they_are_and_equals_the_plain_rule(name
 
     sizes, rule = [], update_kernel.apply_rule
 
-    def interpreted(scalars, grads, mean, *rest):
-        sizes.append(mean.size)
-        return rule(scalars, grads, mean, *rest, interpret=True)
+    def interpreted(scalars, parameters):
+        sizes.extend(one.mean.size for one in parameters)
+        return rule(scalars, parameters, interpret=True)
 
     monkeypatch.setattr(update_kernel, "apply_rule", interpreted)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

@@ -1,6 +1,7 @@
 """A step is the update and the sum, also where the kernel moves the parameters itself."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,10 @@ from tests.optim.on_gpu import assert_identical, assert_same, compiled, random_t
 pytestmark = pytest.mark.float32
 
 
-MOVED = "input_output_aliases=((3, 1), (4, 2), (6, 0))"
+def moved(program, *arguments):
+    """How many parameters the update kernels write where they are: a third of their results, if they do."""
+    aliases = re.findall(r"input_output_aliases=\(((?:\(\d+, \d+\),? ?)+)\)", str(jax.make_jaxpr(program)(*arguments)))
+    return sum(int(result) % 3 == 0 for pairs in aliases for result in re.findall(r", (\d+)\)", pairs))
 
 
 def steps(take, tx, params, grads):
@@ -52,8 +56,7 @@ def test_on_a_gpu_the_kernel_moves_the_parameters_as_the_sum_would(monkeypatch, 
     program = functools.partial(steps, take_step, tx)
     fast = compiled(program, params, grads)
     assert set(shapes) == expected
-    in_one = str(jax.make_jaxpr(program)(params, grads)).count(MOVED)
-    assert in_one == 2 * len(expected)
+    assert moved(program, params, grads) == 2 * len(expected)
     assert jax.tree.structure(fast) == jax.tree.structure(plain)
     assert_same(fast[0], plain[0])
     tolerance = 2e-2 if "buffer_dtype" in options else 1e-6
@@ -71,7 +74,7 @@ def test_parameters_that_the_kernel_cannot_move_are_updated_and_added(gpu, param
     plain = compiled(functools.partial(steps, update_and_add, tx), params, grads)
     gpu()
     program = functools.partial(steps, take_step, tx)
-    assert MOVED not in str(jax.make_jaxpr(program)(params, grads))
+    assert moved(program, params, grads) == 0
     fast = compiled(program, params, grads)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(wide(a), wide(b), atol=1e-6), fast, plain)
 
@@ -144,7 +147,7 @@ def test_traced_hyperparameters_and_learnt_probabilities_move_the_same(gpu):
     plain = compiled(functools.partial(program, update_and_add), *numbers, params, grads)
     gpu()
     fast = functools.partial(program, take_step)
-    assert MOVED in str(jax.make_jaxpr(fast)(*numbers, params, grads))
+    assert moved(fast, *numbers, params, grads)
     assert_same(compiled(fast, *numbers, params, grads), plain)
 
 
@@ -190,5 +193,5 @@ def test_several_networks_are_moved_side_by_side(gpu):
     rates = jnp.array([0.1, 0.3])
     plain = compiled(program, rates, params, grads)
     gpu()
-    assert MOVED in str(jax.make_jaxpr(program)(rates, params, grads))
+    assert moved(program, rates, params, grads)
     assert_same(compiled(program, rates, params, grads), plain)
