@@ -23,7 +23,7 @@ from discover.optim.leaves import Parameter, Result
 MAX_GROUPS = 16  # all groups' numbers are held in registers at once
 BLOCK = 512
 WARPS = 4
-LARGE = 2**20  # numbers of a parameter that has a kernel to itself
+LARGE = 2**22  # numbers of a parameter that has a kernel to itself
 MOST_TOGETHER = 8  # parameters in a kernel: its code grows with them, slowly at first
 
 
