@@ -61,10 +61,12 @@ def compiled_step(preset: str, optimizer: str, groups: int, overrides: list[str]
     """The compiled program of a stretch of training steps, as text."""
     from discover.experiments.bench import adjusted, prepare_step, random_images
     from discover.experiments.presets import get_preset
+    from discover.optim import accelerator
 
     gpu = topologies.get_topology_desc("", "cuda", target_config=target(), topology="1x1x1")
     place = NamedSharding(Mesh(np.array(gpu.devices), "device"), PartitionSpec())
-    jax.default_backend = lambda: "gpu"  # which kernels are used is decided by it
+    jax.default_backend = lambda: "gpu"
+    accelerator.runs_kernels = lambda: True
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x), sharding=place), tree)

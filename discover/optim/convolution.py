@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from discover.optim import weight_gradient
+from discover.optim import accelerator, weight_gradient
 
 
 def grouped_conv_general_dilated(
@@ -122,7 +122,7 @@ def _fast_weight_gradient(options, rhs, lhs, cotangent):
     window = weight_gradient.Window(taps, strides, padding)
     tiles = weight_gradient.choose_tiles(window, channels, outputs, positions)
     half = {lhs.dtype, rhs.dtype, cotangent.dtype} in ({jnp.dtype(jnp.bfloat16)}, {jnp.dtype(jnp.float16)})
-    if jax.default_backend() != "gpu" or tiles is None or not half:
+    if tiles is None or not half or not accelerator.runs_kernels():
         return None
     if not weight_gradient.fits_in_int32(lhs, cotangent, window, tiles):
         return None

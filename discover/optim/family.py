@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discover.optim import update_kernel
+from discover.optim import accelerator, update_kernel
 from discover.optim._checks import (
     check_choice,
     check_cluster_ids,
@@ -179,7 +179,7 @@ def has_kernel(mean: jax.Array) -> bool:
 def moves_in_kernels(params: Any, state: DiscoverState, num_groups: int) -> bool:
     """Whether the kernels can move these parameters: `Moves`."""
     leaves = jax.tree.leaves((params, state.mean))
-    on_one_gpu = jax.default_backend() == "gpu" and in_slices.get() is None
+    on_one_gpu = accelerator.runs_kernels() and in_slices.get() is None
     few_groups = 0 < num_groups <= update_kernel.MAX_GROUPS
     return on_one_gpu and few_groups and all(has_kernel(jnp.asarray(leaf)) for leaf in leaves)
 
@@ -196,7 +196,7 @@ def rule_for(weights: BatchWeights) -> Callable[[Sequence[Parameter]], Sequence[
     def plain(one: Parameter) -> Result:
         return apply_rule(weights, one.grads, one.mean, one.buffers, one.affine)
 
-    if jax.default_backend() != "gpu" or weights.share.size > update_kernel.MAX_GROUPS:
+    if not accelerator.runs_kernels() or weights.share.size > update_kernel.MAX_GROUPS:
         return lambda parameters: [plain(one) for one in parameters]
     scalars = update_kernel.pack(weights)
 

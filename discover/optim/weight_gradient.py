@@ -21,7 +21,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-_dot = plgpu.dot if hasattr(plgpu, "dot") else pl.dot  # one function, which jax 0.10.2 moved
 # Of the GPU that the tiles were chosen on, an H200; on another one they may only cost some speed.
 MULTIPROCESSORS = 132
 TENSOR_RATE = 5e14  # operations a second that the kernel reaches when the GPU is full
@@ -187,7 +186,7 @@ def _kernel(x_ref, dy_ref, out_ref, *, window, together, tiles, image, result, p
         cotangents = plgpu.load(
             dy_ref.at[(position * outputs)[:, None] + columns[None, :]], mask=column_inside[None, :], other=0
         )
-        return total + _dot(pixels.T, cotangents)
+        return total + jnp.dot(pixels.T, cotangents, preferred_element_type=jnp.float32)
 
     nothing = jnp.zeros((tiles.rows, tiles.columns), jnp.float32)
     total = lax.fori_loop(0, positions // tiles.positions, add_positions, nothing)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from discover.optim import group_value_and_grad, take_step
+from discover.optim import accelerator, group_value_and_grad, take_step
 
 if TYPE_CHECKING:
     from discover.training.devices import MeshPlacement
@@ -130,7 +130,7 @@ def make_step(
         )
         share = sizes / jnp.maximum(jnp.sum(sizes), 1)
         metrics = StepMetrics(jnp.sum(share * losses), jnp.sum(share * accuracies))
-        if not merge_groups and placement is None and jax.default_backend() == "gpu":
+        if not merge_groups and placement is None and accelerator.runs_kernels():
             params = jax.tree.map(_keep_row_major, params)
         return TrainState(params, opt_state), metrics
 

@@ -5,7 +5,7 @@ import functools
 import jax
 import pytest
 
-from discover.optim import split_kernel, update_kernel
+from discover.optim import accelerator, split_kernel, update_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def gpu(monkeypatch):
         return update(scalars, parameters, block=8, interpret=True)
 
     def on():
-        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(accelerator, "runs_kernels", lambda: True)
         monkeypatch.setattr(update_kernel, "apply_rule", counted)
         monkeypatch.setattr(split_kernel, "split", functools.partial(cut, block=8, interpret=True))
         return shapes

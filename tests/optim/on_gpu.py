@@ -3,10 +3,22 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
 
 def compiled(function, *arguments):
     return jax.jit(lambda *arguments: function(*arguments))(*arguments)  # not what was traced before
+
+
+H200 = AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
+
+
+def lowered_for_cuda(function, *arguments, mesh=None):
+    """What `function`, a jitted one, is for a GPU, as text; the machine need not have one."""
+    mesh = mesh or AbstractMesh((1,), ("device",), (AxisType.Explicit,), abstract_device=H200)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+    with use_abstract_mesh(mesh):
+        return function.trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
 
 
 SHAPES = {"scale": (7,), "kernel": (3, 5), "shift": (), "none": (0, 4)}

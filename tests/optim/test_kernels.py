@@ -10,7 +10,7 @@ import pytest
 
 from discover.optim import discover, discover_igt, family, leaves, split_kernel, update_kernel
 from discover.optim.weight_gradient import Window, choose_tiles, grouped_weight_gradient
-from tests.optim.on_gpu import assert_same, compiled, random_tree
+from tests.optim.on_gpu import assert_same, compiled, lowered_for_cuda, random_tree
 
 pytestmark = pytest.mark.float32
 
@@ -70,8 +70,8 @@ def weight_gradients_lower():
         stride = window.strides[0]
         x = jax.ShapeDtypeStruct((8, images, stride * size, stride * size, channels), jnp.bfloat16)
         dy = jax.ShapeDtypeStruct((8, images, size, size, outputs), jnp.bfloat16)
-        traced = jax.jit(lambda x, dy, w=window, t=tiles: grouped_weight_gradient(x, dy, w, t)).trace(x, dy)
-        assert "grouped_weight_gradient" in traced.lower(lowering_platforms=("cuda",)).as_text()
+        gradient = jax.jit(lambda x, dy, w=window, t=tiles: grouped_weight_gradient(x, dy, w, t))
+        assert "grouped_weight_gradient" in lowered_for_cuda(gradient, x, dy)
 
 
 def test_the_weight_gradient_lowers_for_cuda_where_64_bits_are_enabled():
@@ -93,13 +93,12 @@ def test_the_kernels_lower_for_cuda_at_the_papers_shapes():
         return update_kernel.apply_rule(scalars, [one, one])
 
     for move in (False, True):
-        traced = jax.jit(functools.partial(update, move=move)).trace(*case)
-        assert "discover_update" in traced.lower(lowering_platforms=("cuda",)).as_text()
+        assert "discover_update" in lowered_for_cuda(jax.jit(functools.partial(update, move=move)), *case)
     joined = (shaped(1, 100 * 640, dtype=jnp.float32), shaped(10, 100 * 640, dtype=jnp.float32))
-    cut = jax.jit(lambda *arrays: split_kernel.split(arrays, 100 * [640])).trace(*joined)
-    kernels = sum(e.primitive.name == "pallas_call" for e in cut.jaxpr.eqns)
+    cut = jax.jit(lambda *arrays: split_kernel.split(arrays, 100 * [640]))
+    kernels = sum(e.primitive.name == "pallas_call" for e in cut.trace(*joined).jaxpr.eqns)
     assert kernels == -(-2 * 100 // split_kernel.MOST_PARTS) == 2
-    assert "discover_split" in cut.lower(lowering_platforms=("cuda",)).as_text()
+    assert "discover_split" in lowered_for_cuda(cut, *joined)
 
 
 def one_step(tx, params, grads):

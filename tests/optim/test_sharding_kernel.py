@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, AxisType
 
 import discover
-from discover.optim import update_kernel
+from discover.optim import accelerator, update_kernel
 from discover.optim.communication import collectives, count_kinds
 from discover.optim.sharding import shard_by_parameter
+from tests.optim.on_gpu import H200, lowered_for_cuda
 from tests.optim.sharded import CLUSTERS, MODEL_SPECS, assert_close, make_mesh, make_params, quick_jit
 
 pytestmark = pytest.mark.float32
@@ -50,7 +52,7 @@ def test_the_kernel_updates_slices_where_they_are_and_equals_the_plain_rule(name
         return rule(scalars, parameters, interpret=True)
 
     monkeypatch.setattr(update_kernel, "apply_rule", interpreted)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(accelerator, "runs_kernels", lambda: True)
     kernel = one_update(tx, groups)[0].lower(*arguments).compile()
     monkeypatch.undo()
     # Every parameter, cut by the data axis and by the model axis that it is sharded over.
@@ -60,6 +62,10 @@ def test_the_kernel_updates_slices_where_they_are_and_equals_the_plain_rule(name
 
 
 def test_the_kernel_on_slices_lowers_for_cuda(monkeypatch):
-    update, arguments = one_update(shard_by_parameter(discover.discover(0.1, CLUSTERS), make_mesh(8)), 8)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert "discover_update" in update.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    mesh = AbstractMesh((8,), ("data",), (AxisType.Auto,), abstract_device=H200)
+    inner = discover.discover(0.1, CLUSTERS)
+    on_gpus = shard_by_parameter(inner, mesh)
+    params, (grads, state) = make_params(5, 12), one_update(shard_by_parameter(inner, make_mesh(8)), 8)[1]
+    monkeypatch.setattr(accelerator, "runs_kernels", lambda: True)
+    update = jax.jit(lambda grads, state: on_gpus.update(grads, state, params, cluster_ids=jnp.arange(8) % 3))
+    assert "discover_update" in lowered_for_cuda(update, grads, state, mesh=mesh)
