@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,22 +49,29 @@ def import_optuna() -> Any:
     return optuna
 
 
-def open_study(plan: SweepPlan, directory: Path, storage: str | None) -> optuna.Study:
-    """The sweep's study, made where it is not there yet."""
+@contextlib.contextmanager
+def open_study(plan: SweepPlan, directory: Path, storage: str | None) -> Iterator[optuna.Study]:
+    """The sweep's study, made where it is not there yet; at the end its connections are closed."""
     optuna = import_optuna()
     url = storage or f"sqlite:///{directory / 'study.db'}"
     arguments: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
-    store = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
     warmup = max(1, _first_quarter(plan))
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warmup) if plan.prune else None
-    return optuna.create_study(
-        study_name=f"{plan.preset}-{plan.optimizer}-{_fingerprint(plan)}",
-        storage=store,
-        direction="maximize",
-        sampler=make_sampler(plan),
-        pruner=pruner or optuna.pruners.NopPruner(),
-        load_if_exists=True,
-    )
+    with claim(directory / "locks" / "study.lock", wait=True):
+        store = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+        study = optuna.create_study(
+            study_name=f"{plan.preset}-{plan.optimizer}-{_fingerprint(plan)}",
+            storage=store,
+            direction="maximize",
+            sampler=make_sampler(plan),
+            pruner=pruner or optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+    try:
+        yield study
+    finally:
+        store.remove_session()
+        store.engine.dispose()
 
 
 def make_sampler(plan: SweepPlan) -> optuna.samplers.BaseSampler:
@@ -118,15 +125,14 @@ def run_study(
         check_time: raises when the time is up.
         say: takes the record of each trial that this process ended.
     """
-    with claim(directory / "locks" / "study.lock", wait=True):
-        study = open_study(plan, directory, storage)
-    while True:
-        check_time()
-        done, number = _take_one(plan, directory, trials, study, say)
-        if done:
-            return
-        if number is None:
-            time.sleep(0.3)  # the last trials are with other processes: they end, or their processes do
+    with open_study(plan, directory, storage) as study:
+        while True:
+            check_time()
+            done, number = _take_one(plan, directory, trials, study, say)
+            if done:
+                return
+            if number is None:
+                time.sleep(0.3)  # the last trials are with other processes: they end, or their processes do
 
 
 def _take_one(

@@ -75,14 +75,6 @@ def test_a_trial_that_another_process_ends_while_we_look_is_not_taken_again(tmp_
     from discover.experiments.sweep import make_sweep
 
     plan = make_sweep(get_preset("digits"), "discover", axes=["learning_rate=0.1,0.3"], search="tpe", trials=2)
-    study = sweep_optuna.open_study(plan, tmp_path, None)
-    theirs = study.ask()
-    claim = sweep_optuna.claim
-
-    def claim_later(path, **options):
-        if path.name == "0000.lock":  # at this moment they tell and let go
-            study.tell(theirs, 0.5)
-        return claim(path, **options)
 
     class Recorder:
         def lock(self, number):
@@ -94,7 +86,16 @@ def test_a_trial_that_another_process_ends_while_we_look_is_not_taken_again(tmp_
         def write(self, record):
             pass
 
-    monkeypatch.setattr(sweep_optuna, "claim", claim_later)
-    ended = []
-    sweep_optuna._take_one(plan, tmp_path, Recorder(), study, ended.append)
+    with sweep_optuna.open_study(plan, tmp_path, None) as study:
+        theirs = study.ask()
+        claim = sweep_optuna.claim
+
+        def claim_later(path, **options):
+            if path.name == "0000.lock":  # at this moment they tell and let go
+                study.tell(theirs, 0.5)
+            return claim(path, **options)
+
+        monkeypatch.setattr(sweep_optuna, "claim", claim_later)
+        ended = []
+        sweep_optuna._take_one(plan, tmp_path, Recorder(), study, ended.append)
     assert [record["number"] for record in ended] == [1]
