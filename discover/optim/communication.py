@@ -13,6 +13,7 @@ _OPERATION = re.compile(
 )
 _GROUPS_LIST = re.compile(r"replica_groups=\{\{([0-9,]*)\}")
 _GROUPS_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
+_GROUPS_MESH = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\][^{]*\{(?P<axes>[^}]*)\}")
 
 
 class Collective(NamedTuple):
@@ -90,9 +91,13 @@ def _bytes(dtype: str, dims: str) -> int:
 
 
 def _group_size(line: str, total: int) -> int:
-    listed, iota = _GROUPS_LIST.search(line), _GROUPS_IOTA.search(line)
+    listed, iota, mesh = _GROUPS_LIST.search(line), _GROUPS_IOTA.search(line), _GROUPS_MESH.search(line)
     if iota:
         return int(iota[2])
+    if mesh:  # along axes of a mesh, each by its name, or as name:(what lies before)size for a part of one
+        sizes = dict(re.findall(r"'([^']*)'=(\d+)", mesh["mesh"]))
+        axes = re.findall(r"'([^']*)'(?::\(\d+\)(\d+))?", mesh["axes"])
+        return math.prod(int(part or sizes[name]) for name, part in axes)
     return len(listed[1].split(",")) if listed and listed[1] else total
 
 

@@ -26,6 +26,18 @@ LINES = {
         24,
         12.0,
     ),
+    "%a = f32[2,8]{1,0} all-gather(%x), replica_groups=mesh['data'=2,'model'=4] {'data'}, dimensions={0}": (
+        "all-gather",
+        2,
+        64,
+        32.0,
+    ),
+    "%a = f32[8]{0} all-reduce(%x), replica_groups=mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a','b':(1)2}": (
+        "all-reduce",
+        4,
+        32,
+        48.0,
+    ),
     "%a = s32[3]{0} collective-permute(%x), source_target_pairs={{0,1},{1,0}}": ("collective-permute", 2, 12, 12.0),
     "ROOT %a = pred[] all-reduce(%x), replica_groups={}, to_apply=%or": ("all-reduce", 2, 1, 1.0),
 }
@@ -46,4 +58,4 @@ def test_what_only_mentions_a_collective_is_not_one():
 
 def test_small_ones_can_be_left_out_of_the_count():
     text = "HloModule m, num_partitions=2\n" + "\n".join(LINES)
-    assert count_kinds(collectives(text), at_least=32) == {"all-reduce": 2, "all-gather": 2}
+    assert count_kinds(collectives(text), at_least=32) == {"all-reduce": 3, "all-gather": 3}
