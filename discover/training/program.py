@@ -54,8 +54,8 @@ def over_members(mode: str, function: Callable[..., Any], arguments: Any) -> Any
     """Calls ``function(*a)`` for every member's arguments ``a``, leaves [M, ...].
 
     Args:
-        mode: `vmap` computes members side by side, `map` one after the other. With `map` a member's numbers do not
-            depend on who trains beside it, bit for bit.
+        mode: `vmap` computes members side by side, `map` one after the other. A member's numbers depend on
+            who trains beside it in their rounding at the most.
         function: of one member.
         arguments: a tuple of trees.
     """
