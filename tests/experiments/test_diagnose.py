@@ -80,6 +80,14 @@ def test_balanced_batches_are_judged_as_they_are_composed_and_it_is_said():
     assert "Batches are balanced" in balanced.facts["summary"][-1]
 
 
+@pytest.mark.parametrize(("groups", "advised"), [(2, True), (10, False)])
+def test_turns_are_advised_where_clusters_are_drawn_at_random_and_a_batch_has_no_room_for_all(groups, advised):
+    summary = diagnose(config(**{"batches.groups": groups}), GIVEN_ONLY).facts["summary"]
+    every = [line for line in summary if "composition=balanced" in line]
+    assert len(every) == advised
+    assert all(f"each of 10 is then seen about every {10 // groups} steps" in line for line in every)
+
+
 def test_given_batches_are_drawn_beside_the_estimate_too():
     every = {"batches.composition": "given", "batches.groups": 10, "batches.given": tuple(range(10))}
     given = diagnose(config(**every), GIVEN_ONLY)
@@ -90,7 +98,7 @@ def test_given_batches_are_drawn_beside_the_estimate_too():
 
 def test_reason_for_beta_names_the_given_clustering_and_the_cap(found):
     assert any(line.startswith("classes: with 1 group per batch") for line in found["summary"])
-    capped = found["summary"][-1]
+    capped = next(line for line in found["summary"] if line.startswith("Why"))
     assert "beta=0.98 for classes" in capped
     assert "0.98, the most that is advised" in capped
 
