@@ -65,8 +65,8 @@ def compiled_step(preset: str, optimizer: str, groups: int, overrides: list[str]
 
     gpu = topologies.get_topology_desc("", "cuda", target_config=target(), topology="1x1x1")
     place = NamedSharding(Mesh(np.array(gpu.devices), "device"), PartitionSpec())
-    jax.default_backend = lambda: "gpu"
-    accelerator.runs_kernels = lambda: True
+    jax.default_backend = lambda: "gpu"  # for the model; for the optimizer, the next two
+    accelerator.runs_kernels, accelerator.is_cpu = lambda: True, lambda: False
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x), sharding=place), tree)

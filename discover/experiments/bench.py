@@ -141,7 +141,7 @@ def bench(
             bandwidth = _copy_bandwidth()
             for config in configs:
                 say(f"timing the update of {config.optimizer.name} alone, {config.batches.groups} groups")
-                updates.append(_update_alone(config, dataset, bandwidth, repeats))
+                updates.append(time_update(config, dataset, bandwidth, repeats))
         except KeyboardInterrupt:
             say(f"stopped: {len(updates)} of {len(configs)} updates were timed alone")
     return {
@@ -351,7 +351,7 @@ def count_operations(jaxpr: Any) -> int:
     return total
 
 
-def _update_alone(config: Config, dataset: Dataset, bandwidth: float, repeats: int) -> dict[str, Any]:
+def time_update(config: Config, dataset: Dataset, bandwidth: float, repeats: int) -> dict[str, Any]:
     """The optimizer's update on given gradients, against the time its memory traffic needs at the least."""
     network = build_network_for(config, dataset)
     plan = build_plan(config, dataset, 0)

@@ -214,8 +214,8 @@ class TrainingConfig:
         seeds: one run trains all of them. A seed decides the initial parameters, the batches, the label
             noise, the augmentation and dropout.
         together: how many seeds (members) train at once in one program; None: all for small models, else 1.
-        member_mode: `vmap` computes the members side by side, `map` one after the other in one program, with
-            numbers that do not depend on who trains beside them; `auto`: `map` on a CPU, elsewhere `vmap`.
+        member_mode: `vmap` computes the members side by side, `map` one after the other in one program; a
+            member's numbers depend on the others in their rounding at the most. `auto`: `map` on a CPU, else `vmap`.
         group_mode: the same for the gradients of the groups.
         steps_per_dispatch: steps in one call of the compiled program.
         log_every: steps that one training line of the metrics averages over.

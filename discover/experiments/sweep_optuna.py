@@ -57,21 +57,20 @@ def open_study(plan: SweepPlan, directory: Path, storage: str | None) -> Iterato
     arguments: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
     warmup = max(1, _first_quarter(plan))
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warmup) if plan.prune else None
-    with claim(directory / "locks" / "study.lock", wait=True):
-        store = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
-        study = optuna.create_study(
-            study_name=f"{plan.preset}-{plan.optimizer}-{_fingerprint(plan)}",
-            storage=store,
-            direction="maximize",
-            sampler=make_sampler(plan),
-            pruner=pruner or optuna.pruners.NopPruner(),
-            load_if_exists=True,
-        )
-    try:
+    with contextlib.ExitStack() as at_end:
+        with claim(directory / "locks" / "study.lock", wait=True):
+            store = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+            at_end.callback(store.engine.dispose)
+            at_end.callback(store.remove_session)
+            study = optuna.create_study(
+                study_name=f"{plan.preset}-{plan.optimizer}-{_fingerprint(plan)}",
+                storage=store,
+                direction="maximize",
+                sampler=make_sampler(plan),
+                pruner=pruner or optuna.pruners.NopPruner(),
+                load_if_exists=True,
+            )
         yield study
-    finally:
-        store.remove_session()
-        store.engine.dispose()
 
 
 def make_sampler(plan: SweepPlan) -> optuna.samplers.BaseSampler:

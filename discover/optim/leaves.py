@@ -82,7 +82,7 @@ def small_ones_together(
 
 
 def join(parameters: Sequence[Parameter]) -> Parameter:
-    """One parameter, a vector, that holds all of these; they agree in the dtypes and in what their moves contain."""
+    """One vector that holds all of these; they agree in the buffers' dtype and in what their moves contain."""
     affine = parameters[0].affine  # its scale is the same for all parameters
     if affine is not None:
         affine = affine._replace(offset=_concatenate([one.affine.offset for one in parameters], lead=0))

@@ -97,7 +97,7 @@ def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(
         timed.append(config.optimizer.name)
         return {"optimizer": config.optimizer.name}
 
-    monkeypatch.setattr(module, "_update_alone", update_alone)
+    monkeypatch.setattr(module, "time_update", update_alone)
     settings = {"groups": [4], "repeats": 1, "seconds": 0.001}
     small = ["model.name=logistic", *NO_LAYERS]
     table = bench(
@@ -120,7 +120,7 @@ def test_the_figure_is_drawn(result, tmp_path):
 
 
 def test_momentum_alone_can_be_timed_and_drawn(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "_update_alone", lambda config, *_: {"optimizer": config.optimizer.name})
+    monkeypatch.setattr(module, "time_update", lambda config, *_: {"optimizer": config.optimizer.name})
     small = ["model.name=logistic", *NO_LAYERS]
     table = bench(
         lambda name: get_preset("digits").config_for(name).override(small), [], repeats=1, seconds=0.001, loop=False

@@ -26,6 +26,7 @@ def gpu(monkeypatch):
 
     def on():
         monkeypatch.setattr(accelerator, "runs_kernels", lambda: True)
+        monkeypatch.setattr(accelerator, "is_cpu", lambda: False)
         monkeypatch.setattr(update_kernel, "apply_rule", counted)
         monkeypatch.setattr(split_kernel, "split", functools.partial(cut, block=8, interpret=True))
         return shapes

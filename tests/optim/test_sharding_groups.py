@@ -9,8 +9,11 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import discover
+from discover.optim.communication import collectives, count_kinds
 from discover.optim.sharding import (
     pad_groups,
     shard_by_parameter,
@@ -61,6 +64,19 @@ def test_clusters_may_lie_on_devices_in_any_mixture(mixture):
     whole, sharded = _updates(4, None)
     ids, sizes = jnp.array(MIXTURES[mixture]), jnp.full(8, 3)
     assert_close(sharded(random_grads(8), ids, sizes), whole(random_grads(8), ids, sizes))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_groups_that_lie_on_devices_are_updated_without_moving_whole_gradients(kind):
+    """Also without `shard_by_parameter`: what is summed over the groups is summed on each device first."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(kind,), devices=jax.devices()[:8])
+    whole, _ = _updates(8, None)
+    grads, ids, sizes = random_grads(8), jnp.arange(8) % 3, jnp.full(8, 3)
+    spread = jax.tree.map(lambda g: jax.device_put(g, NamedSharding(mesh, P("data"))), grads)
+    with jax.set_mesh(mesh):
+        update = whole.lower(spread, ids, sizes).compile()
+    assert "collective-permute" not in count_kinds(collectives(update), at_least=64)  # ids may move
+    assert_close(update(spread, ids, sizes), whole(grads, ids, sizes))
 
 
 @settings(max_examples=25, deadline=None)
