@@ -198,8 +198,7 @@ def test_no_load_or_store_of_the_split_kernel_is_without_a_mask():
     assert all(mask is not None and mask.aval.dtype == bool for mask in found)
 
 
-@pytest.mark.parametrize(("large", "most", "kernels"), [(15, 8, 4), (2**20, 2, 4)])
-def test_parameters_of_a_kind_that_are_not_large_share_kernels(monkeypatch, large, most, kernels):
+def test_parameters_of_a_kind_that_are_not_large_share_kernels(monkeypatch):
     weights, *_ = batch(4, 3, (1,), jnp.float32)
     numbers, parameters = jnp.array([0.1, 0.2, 0.3]), []
     for shape in [(20,), (3, 5), (2, 2), (4, 2), (1,), (3, 4)]:  # of odd sizes two, and one that decays
@@ -211,8 +210,9 @@ def test_parameters_of_a_kind_that_are_not_large_share_kernels(monkeypatch, larg
         return update_kernel.apply_rule(update_kernel.pack(weights), parameters, block=8, interpret=True)
 
     apart = compiled(lambda: [update([one])[0] for one in parameters])
-    monkeypatch.setattr(update_kernel, "LARGE", large)
-    monkeypatch.setattr(update_kernel, "MOST_TOGETHER", most)
-    program = jax.make_jaxpr(lambda: update(parameters))()
-    assert sum(e.primitive.name == "pallas_call" for e in program.jaxpr.eqns) == kernels
+    for large, most, kernels in ((2**20, 8, 3), (15, 8, 4), (0, 8, 6), (2**20, 2, 4)):
+        monkeypatch.setattr(update_kernel, "LARGE", large)
+        monkeypatch.setattr(update_kernel, "MOST_TOGETHER", most)
+        program = jax.make_jaxpr(lambda: update(parameters))()
+        assert sum(e.primitive.name == "pallas_call" for e in program.jaxpr.eqns) == kernels
     assert_same(compiled(lambda: update(parameters)), apart)
