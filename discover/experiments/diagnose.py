@@ -222,7 +222,7 @@ def _about_composition(batches: BatchConfig, rows: list[Advice], candidates: lis
         return [
             "Clusters are drawn at random here. If their order is yours to choose, let them take turns first "
             f"(--set batches.composition=balanced): each of {row.num_clusters} is then seen every "
-            f"{_about(row.num_clusters / batches.groups)} steps on average, and never much less often. In our "
+            f"{round(row.num_clusters / batches.groups, 1):g} steps on average, and never much less often. In our "
             "measurements that helped Momentum most, and Discover too."
         ]
     if composition == "shuffled":
@@ -230,10 +230,6 @@ def _about_composition(batches: BatchConfig, rows: list[Advice], candidates: lis
     others = [candidate.name for candidate in candidates if candidate.noises is None]
     line = f"Batches are {composition}: shares and gains are for {COMPOSED} batches composed so"
     return [f"{line}, except for independent draws in: {', '.join(others)}." if others else f"{line}."]
-
-
-def _about(number: float) -> str:
-    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _is_given(row: Advice) -> bool:

@@ -1,4 +1,4 @@
-"""Which devices get the kernels."""
+"""What is asked of the device: whether it runs the kernels, whether it is a CPU."""
 
 import types
 
@@ -21,9 +21,11 @@ def test_the_kernels_want_an_nvidia_gpu_that_triton_knows(monkeypatch, capabilit
 
 @pytest.mark.parametrize("chosen", ["cpu", None])
 def test_a_device_that_was_chosen_counts_and_not_the_gpu_beside_it(monkeypatch, chosen):
-    cpu, gpu = jax.devices("cpu")[0], types.SimpleNamespace(compute_capability="9.0")
+    cpu, gpu = jax.devices("cpu")[0], types.SimpleNamespace(platform="gpu", compute_capability="9.0")
     monkeypatch.setattr(jax, "local_devices", lambda *, backend=None: [gpu if backend is None else cpu])
     assert accelerator.runs_kernels()
+    assert not accelerator.is_cpu()
     with jax.default_device(chosen or cpu):
         assert not accelerator.runs_kernels()
+        assert accelerator.is_cpu()
         assert jnp.sum(jnp.ones(3)) == 3
