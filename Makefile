@@ -38,8 +38,8 @@ test-oldest:
 	$(PYTHON) -m venv --clear $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check $$($(PYTHON) tests/oldest.py) \
 	  pytest pytest-xdist pytest-timeout hypothesis equinox
-	$(OLDEST)/bin/python -m pytest -n 2 -q -W "ignore:Sharding info not provided:UserWarning" tests/optim tests/training \
-	  tests/models tests/data/test_streaming.py tests/experiments/test_sweep.py tests/experiments/test_run.py tests/experiments/test_run_resume.py tests/report
+	$(OLDEST)/bin/python -m pytest -n 2 -q -W "ignore:Sharding info not provided:UserWarning" tests/library tests/lab/training \
+	  tests/lab/models tests/lab/data/test_streaming.py tests/lab/experiments/test_sweep.py tests/lab/experiments/test_run.py tests/lab/experiments/test_run_resume.py tests/lab/report
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -36,7 +36,7 @@ def spread(values: list[float]) -> str:
 
 def bench_sampler(results: list[dict], steps: int, repeats: int) -> None:
     """Batches of 256 per second, one after the other, and the wait for a batch far into a run that was just resumed."""
-    from discover.data import BatchPlan, Clustering, LabelNoise
+    from discover.lab.data import BatchPlan, Clustering, LabelNoise
 
     labels = np.repeat(np.arange(CLASSES), EXAMPLES // CLASSES)
     skewed = Clustering.from_assignments(np.minimum(np.arange(EXAMPLES) // 50, 20))  # a thousandfold skew
@@ -77,7 +77,7 @@ def bench_decoding(results: list[dict], seconds: float, repeats: int) -> None:
     """JPEG images decoded per second by one core."""
     from PIL import Image
 
-    from discover.data.decode_worker import decode
+    from discover.lab.data.images.decode_worker import decode
 
     rng = np.random.default_rng(0)
     for height, width, size, name in ((32, 32, None, "32×32"), (375, 500, 256, "500×375 to 256×256")):
@@ -118,8 +118,8 @@ def bench_device(results: list[dict], steps: int, repeats: int, dtype: str) -> N
     import jax.numpy as jnp
     import optax
 
-    from discover.data import BatchPlan, Clustering, augmentation
-    from discover.models import build_network
+    from discover.lab.data import BatchPlan, Clustering, augmentation
+    from discover.lab.models import build_network
 
     labels = np.repeat(np.arange(CLASSES), EXAMPLES // CLASSES)
     images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (EXAMPLES, 32, 32, 3), dtype=np.uint8))
@@ -203,7 +203,7 @@ def check_equal(results: list[dict]) -> None:
     import jax
     import jax.numpy as jnp
 
-    from discover.data import Augmentation
+    from discover.lab.data import Augmentation
 
     specs = {
         "pad, crop, flip": Augmentation(padding=4, flip=True, scale="signed"),

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from discover.experiments.bench import adjusted, prepare_candidates, random_images, time_update
-from discover.experiments.presets import get_preset
+from discover.lab.experiments.bench import adjusted, prepare_candidates, random_images, time_update
+from discover.lab.experiments.presets.presets import get_preset
 
 RECORD = Path(__file__).with_name("guard.json")
 NOISE = 0.05  # between runs on a busy two-core machine we saw up to 0.03

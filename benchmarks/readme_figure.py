@@ -13,9 +13,9 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from discover.report import load_report
-from discover.report.figures import save
-from discover.report.style import series_styles
+from discover.lab.report import load_report
+from discover.lab.report.figures import save
+from discover.lab.report.style import series_styles
 
 LINES = {  # label of the run: what it is called here, and how far its name is moved up, in percent
     "momentum-shuffled": ("momentum, shuffled batches", 0.0),

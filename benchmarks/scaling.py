@@ -4,7 +4,7 @@
     python benchmarks/scaling.py --large        # the two large settings of docs/scaling.md, compiled for 64 and 256
                                                 # simulated devices and not run
 
-Bytes sent are read from the compiled program (`discover.optim.communication`), memory is what one device holds of the
+Bytes sent are read from the compiled program (`discover.sharding.traffic`), memory is what one device holds of the
 state. Step times are of simulated devices that share the cores of one CPU: they show that a step's work does not grow
 with the clusters, not how fast real devices are.
 """
@@ -44,8 +44,8 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from discover.optim.communication import bytes_sent
-    from discover.optim.sharding import shard_by_parameter, sharded_group_value_and_grad
+    from discover.sharding.optimizer import shard_by_parameter, sharded_group_value_and_grad
+    from discover.sharding.traffic import bytes_sent
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
     whole, spread = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
@@ -115,7 +115,7 @@ def resnet50() -> Any:
     import jax
     import jax.numpy as jnp
 
-    from discover.models import build_network
+    from discover.lab.models import build_network
 
     network = build_network("resnet", (224, 224, 3), 1000, depth=50, dtype=jnp.dtype("float32"))
     return jax.eval_shape(network.init, jax.random.key(0))
@@ -159,8 +159,8 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from discover.optim.communication import bytes_sent, collectives
-    from discover.optim.sharding import shard_by_parameter, state_shardings
+    from discover.sharding.optimizer import shard_by_parameter, state_shardings
+    from discover.sharding.traffic import bytes_sent, collectives
 
     make, clusters, devices = LARGE[name]
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))

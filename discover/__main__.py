@@ -1,6 +1,6 @@
 """`python -m discover` is the `discover` command."""
 
-from discover.cli import main
+from discover.lab.cli import main
 
 if __name__ == "__main__":
     main()

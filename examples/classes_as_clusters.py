@@ -10,8 +10,8 @@ import numpy as np
 import optax
 
 import discover
-from discover.data import BatchPlan, cluster, load
-from discover.models import build_network
+from discover.lab.data import BatchPlan, cluster, load
+from discover.lab.models import build_network
 
 STEPS, BATCH, SEEDS = 200, 32, 5
 digits = load("digits")

@@ -37,7 +37,7 @@ def own_data(worker: int, workers: int):
     """
     import numpy as np
 
-    from discover.data import Dataset, load
+    from discover.lab.data import Dataset, load
 
     digits = load("digits")
     train, test = (
@@ -57,8 +57,8 @@ def who_reads_what(workers: int, steps: int) -> list[int]:
 
 def train(team, workers: int, steps: int, rates: list[float], seeds: int) -> None:
     """Trains with momentum and with Discover; the first worker prints."""
-    from discover.experiments.config import Config
-    from discover.experiments.run import Member, run
+    from discover.lab.experiments.config.config import Config
+    from discover.lab.experiments.run.run import Member, run
 
     own = own_data(team.processes.index, workers)
     config = Config().override(
@@ -108,7 +108,7 @@ def main() -> None:
     if options.steps < least:
         parser.error(f"--steps must be at least {least}, to read each domain once, got {options.steps}")
     if options.worker is not None:
-        from discover.experiments.team import Team
+        from discover.lab.experiments.run.team import Team
 
         team = Team.gather(None, options.coordinator, options.workers, options.worker)
         train(team, options.workers, options.steps, options.rates, options.seeds)

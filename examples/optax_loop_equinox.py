@@ -5,7 +5,7 @@ import jax
 import optax
 
 import discover
-from discover.data import BatchPlan, cluster, load
+from discover.lab.data import BatchPlan, cluster, load
 
 digits = load("digits")
 images = digits.train.images.reshape(len(digits.train), -1) / 255.0

@@ -13,8 +13,8 @@ import numpy as np
 import optax
 
 import discover
-from discover.data import BatchPlan, Clustering, load
-from discover.models import build_network
+from discover.lab.data import BatchPlan, Clustering, load
+from discover.lab.models import build_network
 
 STEPS, CLIENTS, SEEDS = 100, 10, 5
 digits = load("digits")

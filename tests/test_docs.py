@@ -87,4 +87,4 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert "arithmatex" not in family  # no formula is left as TeX
     optim = (tmp_path / "api" / "optim" / "index.html").read_text()
     for name in discover.__all__:
-        assert f'id="discover.optim.{name}"' in optim, name
+        assert f'id="discover.{name}"' in optim, name

@@ -112,7 +112,7 @@ def test_only_declared_packages_are_imported_and_extras_only_where_they_are_used
 
 
 def test_importing_discover_or_its_command_line_does_not_load_jax():
-    code = "import sys, discover, discover.cli; discover.cli.build_app(); print('jax' in sys.modules)"
+    code = "import sys, discover, discover.lab.cli; discover.lab.cli.build_app(); print('jax' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, check=True
     )

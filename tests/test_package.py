@@ -69,7 +69,7 @@ import importlib, pkgutil, discover
 for module in pkgutil.walk_packages(discover.__path__, "discover."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
-from discover.cli import build_app
+from discover.lab.cli import build_app
 print(len(build_app().registered_commands))
 """
     result = run(sys.executable, "-c", code, cwd=ROOT)

@@ -1,0 +1,128 @@
+"""`discover bench`: what a step costs with each optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from discover.lab.cli.errors import CommandError
+from discover.lab.cli.options import JsonOption, SetOption, check_writable, split_list, split_numbers, write_result
+
+DEFAULT = "momentum,sgd,adam,qhm,igt,discover,discover_qhm,discover_igt"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("bench", epilog="Example:  discover bench digits --groups 1,2,4,8 --json bench.json")(bench)
+
+
+def bench(
+    preset: Annotated[str, typer.Argument(metavar="[PRESET]", help="Model, batch and hyperparameters.")] = "digits",
+    optimizers: Annotated[str, typer.Option("--optimizers", metavar="A,B", help="Which to time.")] = DEFAULT,
+    groups: Annotated[str | None, typer.Option("--groups", metavar="1,2,4,8", help="Groups per batch.")] = None,
+    clusters: Annotated[
+        str | None, typer.Option("--clusters", metavar="10,100", help="Numbers of random clusters.")
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", help="Interleaved repeats.")] = 7,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Length of momentum's repeat.")] = 1.0,
+    loop: Annotated[
+        bool, typer.Option("--loop/--no-loop", help="Time a hand-written optax loop as well, as a check of momentum.")
+    ] = True,
+    overrides: SetOption = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write bench.json and a figure.")] = None,
+    json_file: JsonOption = None,
+) -> None:
+    """Time every optimizer's step against momentum's, and the update against its memory-traffic floor."""
+    check_writable(json_file)
+    if repeats < 1:
+        raise CommandError(f"--repeats must be at least 1, got {repeats}")
+    if not 0 < seconds < 3600:
+        raise CommandError(f"--seconds must be more than 0 and less than 3600, got {seconds:g}")
+    from discover.lab.cli.console import stderr
+    from discover.lab.experiments.bench import bench as measure
+    from discover.lab.experiments.config.config import OPTIMIZERS
+    from discover.lab.experiments.config.values import choose
+    from discover.lab.experiments.presets.presets import get_preset
+
+    chosen = get_preset(preset)
+    names = [choose("optimizer", name, tuple(OPTIMIZERS)) for name in split_list(optimizers) or []]
+    console = stderr()
+    with console.status("starting") as status:
+        result = measure(
+            lambda name: chosen.config_for(name).override(overrides or []),
+            names,
+            groups=_whole("--groups", groups),
+            clusters=_whole("--clusters", clusters),
+            repeats=repeats,
+            seconds=seconds,
+            loop=loop,
+            say=lambda text: status.update(text) if console.is_terminal else console.print(text, style="dim"),
+        )
+    if json_file != "-":
+        _show(result)
+    write_result(json_file, result)
+    if out is not None:
+        from discover.lab.report.bench import write_bench_figure
+
+        out.mkdir(parents=True, exist_ok=True)
+        write_result(str(out / "bench.json"), result)
+        for path in write_bench_figure(result, out):
+            console.print(f"figure: {path}", markup=False)
+
+
+def _whole(option: str, text: str | None) -> list[int] | None:
+    numbers = split_numbers(option, text)
+    if numbers is None:
+        return None
+    if not numbers or any(number < 1 or number != int(number) for number in numbers):
+        raise CommandError(f"{option} must be whole numbers of at least 1 separated by commas, got {text!r}")
+    return [int(number) for number in numbers]
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from discover.lab.cli.console import stdout
+
+    def table(title: str, *columns: str) -> Table:
+        made = Table(title=title, box=None, pad_edge=False, title_justify="left")
+        for name in columns:
+            made.add_column(name, justify="left" if name == "optimizer" else "right", no_wrap=True)
+        return made
+
+    title = f"{result['preset']}: {result['model']}, {result['parameters']:,} parameters, batch {result['batch']}"
+    steps = table(title, "optimizer", "G", "N", "steps/s", "of momentum", "state MB", "peak MB", "TFLOP/s", "compile s")
+    for row in result["rows"]:
+        steps.add_row(
+            row["optimizer"],
+            str(row["groups"]),
+            str(row["clusters"]),
+            f"{row['steps_per_second']:.4g}",
+            f"{row['ratio']:.3f} ({row['ratio_lowest']:.3f}-{row['ratio_highest']:.3f})",
+            f"{row['state_bytes'] / 1e6:,.1f}",
+            "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.1f}",
+            f"{row['operations_per_second'] / 1e12:.3g}",
+            f"{row['compile_seconds']:.1f}",
+        )
+    alone = table("the update alone", "optimizer", "G", "N", "ms", "floor ms", "times floor", "GB/s")
+    for row in result["updates"]:
+        alone.add_row(
+            row["optimizer"],
+            str(row["groups"]),
+            str(row["clusters"]),
+            f"{row['milliseconds']:.3f}",
+            f"{row['floor_milliseconds']:.3f}",
+            f"{row['times_floor']:.2f}",
+            f"{row['bytes_per_second'] / 1e9:,.1f}",
+        )
+    console = stdout()
+    if not console.is_terminal:
+        console.width = 120
+    console.print(steps)
+    note = f"medians of {result['repeats']} interleaved repeats of {result['steps_per_repeat']} steps (lowest-highest)"
+    if result["updates"]:
+        console.print()
+        console.print(alone)
+        note += f"; a copy here moves {result['bytes_per_second'] / 1e9:,.0f} GB/s"
+    console.print(f"\n[dim]{note}[/dim]")

@@ -1,0 +1,158 @@
+"""`discover compare`: optimizers on the same clustered batches, each at its best learning rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from discover.lab.cli.options import (
+    DataOption,
+    JsonOption,
+    SeedsOption,
+    SetOption,
+    TrackVarianceOption,
+    check_writable,
+    split_list,
+    split_numbers,
+    with_seeds,
+    write_result,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare", epilog="Example:  discover compare digits --optimizers momentum,discover --seeds 3")(compare)
+
+
+def compare(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="See `discover presets`.")] = "digits",
+    optimizers: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Which optimizers; default: the preset's.")
+    ] = None,
+    learning_rates: Annotated[
+        str | None, typer.Option(metavar="X,Y", help="The grid that all of them share; default: the preset's.")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Accuracy (0 to 1) for the column 'steps to'.")
+    ] = None,
+    control: Annotated[bool, typer.Option(help="Also train momentum on shuffled batches.")] = True,
+    seeds: SeedsOption = None,
+    data: DataOption = None,
+    track_variance: TrackVarianceOption = None,
+    settings: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/compare-PRESET.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison that is there.")] = False,
+    json_file: JsonOption = None,
+) -> None:
+    """Train optimizers on the same batches over several seeds, and print who wins.
+
+    Each optimizer's learning rate is chosen from one grid on a validation split; the table shows the test split.
+    Run the same command again to continue a comparison that was stopped.
+    """
+    from discover.lab.experiments.compare.compare import make_plan
+    from discover.lab.experiments.presets.presets import get_preset
+
+    check_writable(json_file)
+    plan = make_plan(
+        get_preset(preset),
+        optimizers=split_list(optimizers),
+        learning_rates=split_numbers("--learning-rates", learning_rates),
+        target_accuracy=target,
+        control=control,
+        overrides=with_seeds(settings, seeds, data, track_variance),
+    )
+    directory = out or Path("runs") / f"compare-{preset}"
+    record = _train(plan, directory, overwrite)
+    _show(record, directory, quiet=json_file == "-")
+    write_result(json_file, record)
+
+
+def _train(plan: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
+    from discover.lab.cli.console import Watcher, live_bars
+    from discover.lab.cli.errors import CommandError
+    from discover.lab.experiments.compare.compare import compare as run_comparison
+    from discover.lab.report.style import series_name
+
+    width = max(len(series_name(entry.label)) for entry in plan.entries)
+    with live_bars() as bars:
+        if bars is not None:
+            grid = f"{len(plan.learning_rates)} learning rates × {len(plan.seeds)} seeds"
+            bars.console.print(f"[bold]{plan.preset}[/bold]  {plan.summary}\n[dim]{grid} for each optimizer[/dim]")
+
+        watchers: list[Watcher] = []
+
+        def watch(entry: Any, number: int, total: int) -> Watcher:
+            if watchers:  # an entry that was read back from an earlier call tells its watcher nothing
+                watchers[-1].finish(status="finished")
+            watchers.append(Watcher(bars, f"{number + 1}/{total} {series_name(entry.label):<{width}}"))
+            return watchers[-1]
+
+        timing: list[Watcher] = []
+
+        def tell(text: str) -> None:
+            watchers[-1].finish(status="finished")
+            timing.append(Watcher(bars, text, status="[dim]taking turns[/dim]"))
+
+        try:
+            record = run_comparison(plan, directory, progress=watch, message=tell, overwrite=overwrite)
+            if timing:
+                timing.pop().close("[green]done[/green]")
+            return record
+        except KeyboardInterrupt:
+            stopped = CommandError(resume_hint(directory))
+            stopped.exit_code = 130
+            raise stopped from None
+        except Exception as error:
+            if getattr(error, "exit_code", 0) > 128:  # a signal, with the run's state written
+                stopped = CommandError(resume_hint(directory))
+                stopped.exit_code = error.exit_code  # pyright: ignore[reportAttributeAccessIssue]
+                raise stopped from None
+            raise
+
+
+def resume_hint(directory: Path) -> str:
+    """What to say after Ctrl-C."""
+    return f"stopped, and nothing is lost: run the same command again to continue in {directory}"
+
+
+def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
+    from discover.lab.cli.console import show_table, stdout
+    from discover.lab.report import comparison_table, load_report, write_report
+
+    written = write_report(load_report(directory))
+    if quiet:
+        return
+    show_table(comparison_table(record["rows"], record["target_accuracy"], compact=True))
+    console = stdout()
+    console.print(f"[dim]{record['note']}[/dim]", soft_wrap=not console.is_terminal)
+    for line in remarks(record):
+        console.print(line)
+    console.print(f"figures: {written.figures[0].parent}", markup=False)
+    console.print(f"open {written.page} in a browser", markup=False, style="bold")
+
+
+def remarks(record: dict[str, Any]) -> list[str]:
+    """What the table says in words: who is ahead, and by how much of what clustering costs."""
+    from discover.lab.report.page import won_back
+    from discover.lab.report.style import series_name
+    from discover.lab.report.tables import best_on_validation
+
+    rows = {row["label"]: row for row in record["rows"] if (row["test_accuracy"] or {}).get("mean") is not None}
+    lines = []
+    ours = [row for label, row in rows.items() if label.startswith("discover")]
+    momentum = rows.get("momentum")
+    best = best_on_validation(ours)
+    if best and momentum:
+        gap = 100 * (best["test_accuracy"]["mean"] - momentum["test_accuracy"]["mean"])
+        line = f"{series_name(best['label'])} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} Momentum"
+        share = won_back(best, momentum, rows.get("momentum-shuffled"))
+        lines.append(
+            line + (f", {100 * share:.0f}% of what clustered batches cost it." if share and share > 0 else ".")
+        )
+    edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]
+    if edge:
+        lines.append(f"[yellow]At the edge of the grid of learning rates:[/yellow] {', '.join(edge)}.")
+    return lines

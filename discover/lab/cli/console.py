@@ -1,0 +1,140 @@
+"""What people see: progress on stderr while a terminal is there, results on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import ProgressColumn, Task
+
+    from discover.lab.report import Table
+
+WIDE = 120
+"""Characters from which on a line has room for everything that is known about a run."""
+
+
+def stdout() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def show_table(table: Table, title: str | None = None) -> None:
+    """Prints a comparison's table; the best row stands out, the controls step back."""
+    from rich import box
+    from rich.table import Table as Grid
+
+    console = stdout()
+    grid = Grid(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="dim", pad_edge=False
+    )
+    for number, header in enumerate(table.headers):
+        grid.add_column(header, justify="left" if number == 0 or header == "batches" else "right", no_wrap=number == 0)
+    for number, cells in enumerate(table.rows):
+        style = "bold" if number == table.best else "dim" if table.labels[number].endswith("-shuffled") else None
+        grid.add_row(*cells, style=style)
+    if not console.is_terminal:
+        console.width = 160  # a pipe has no width: do not fold what goes into a file
+    console.print(grid)
+
+
+@contextmanager
+def live_bars() -> Iterator[Bars | None]:
+    """Progress bars on stderr, or None where it is not a terminal: nothing is drawn into files."""
+    console = stderr()
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.progress import Progress
+
+    columns = progress_columns(console.width)
+    with Progress(*columns, console=console, refresh_per_second=8) as bars:
+        yield bars
+
+
+def progress_columns(width: int) -> tuple[ProgressColumn, ...]:
+    """The columns of a bar: where they do not all fit, the name and the status are cut, never the numbers."""
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Cut(TextColumn):
+        """One line of text that gives way: its column may shrink, and then it ends in an ellipsis."""
+
+        def render(self, task: Task) -> Text:
+            text = super().render(task)
+            text.no_wrap, text.overflow = True, "ellipsis"
+            return text
+
+    return (
+        SpinnerColumn(style="cyan", table_column=Column(no_wrap=True)),
+        Cut("{task.description}", style="bold", table_column=Column(no_wrap=False)),
+        BarColumn(
+            bar_width=24 if width >= WIDE else 8,
+            complete_style="cyan",
+            finished_style="green",
+            table_column=Column(no_wrap=True),
+        ),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        Cut("{task.fields[status]}", table_column=Column(no_wrap=False)),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True, table_column=Column(no_wrap=True)),
+    )
+
+
+class Watcher:
+    """Shows one run: loss, accuracy, steps per second, time left. It is a ``training.progress.Progress``."""
+
+    def __init__(self, bars: Bars | None, name: str, status: str = "[dim]compiling[/dim]"):
+        self._bars, self._name = bars, name
+        self._task: Any = None
+        self._validation: float | None = None
+        if bars is not None:
+            self._task = bars.add_task(name, total=None, status=status, completed=0)
+
+    def start(self, *, step: int, total_steps: int, members: int) -> None:
+        if self._bars is not None:
+            note = f"[dim]compiling ({members} networks at once)[/dim]" if members > 1 else "[dim]compiling[/dim]"
+            self._bars.update(self._task, total=total_steps, completed=step, status=note)
+
+    def advance(self, *, step: int, loss: float, accuracy: float, steps_per_second: float) -> None:
+        if self._bars is not None:
+            shown = f"loss {loss:6.3f}  acc {100 * accuracy:5.1f}%"
+            if self._bars.console.width < WIDE:
+                shown = f"loss {loss:.3f} acc {100 * accuracy:.0f}%"
+            else:
+                if self._validation is not None:
+                    shown += f"  val {100 * self._validation:5.1f}%"
+                shown += f"  {steps_per_second:,.0f} steps/s"
+            self._bars.update(self._task, completed=step, status=shown)
+
+    def evaluated(self, *, step: int, split: str, loss: float, accuracy: float) -> None:
+        if split == "validation":
+            self._validation = accuracy
+
+    def message(self, text: str) -> None:
+        if self._bars is not None:
+            self._bars.console.print(f"[yellow]{self._name}:[/yellow] {text}")
+        else:
+            sys.stderr.write(f"discover: {self._name}: {text}\n")
+
+    def finish(self, *, status: str) -> None:
+        if self._bars is not None and status == "finished":
+            self.close("[green]done[/green]")
+
+    def close(self, status: str) -> None:
+        """Marks the bar as ended, with ``status`` in place of the numbers."""
+        if self._bars is not None:
+            task = next(task for task in self._bars.tasks if task.id == self._task)
+            total = task.total or 1
+            self._bars.update(self._task, total=total, completed=total, status=status)

@@ -1,0 +1,102 @@
+"""Options and small helpers that several commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from discover.lab.cli.errors import CommandError
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change any field of the configuration, e.g. --set training.steps=500. May be repeated; "
+        "`discover presets NAME` lists the keys.",
+    ),
+]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Also write the result as JSON (- for stdout).")
+]
+SeedsOption = Annotated[
+    int | None, typer.Option("--seeds", metavar="N", help="Train seeds 0 to N-1 instead of the preset's.")
+]
+DataOption = Annotated[
+    str | None, typer.Option("--data", metavar="PATH", help="Where the data set is, for those read from disk.")
+]
+TrackVarianceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--track-variance", metavar="every=N", help="Measure the between-cluster variance every N steps (docs: 100)."
+    ),
+]
+
+
+def with_seeds(
+    overrides: list[str] | None, seeds: int | None, data: str | None = None, track_variance: str | None = None
+) -> list[str]:
+    """The ``--set`` texts, preceded by what ``--seeds``, ``--data`` and ``--track-variance`` stand for."""
+    result = []
+    if track_variance is not None:
+        number = track_variance.removeprefix("every=")
+        if not number.isdigit() or int(number) < 1:
+            raise CommandError(f"--track-variance must be every=N with N at least 1, got {track_variance!r}")
+        result.append(f"training.track_variance={number}")
+    if seeds is not None:
+        if seeds < 1:
+            raise CommandError(f"--seeds must be at least 1, got {seeds}")
+        result.append("training.seeds=" + ",".join(str(seed) for seed in range(seeds)))
+    if data is not None:
+        result.append(f"data.path={data}")
+    return [*result, *(overrides or [])]
+
+
+def split_list(text: str | None) -> list[str] | None:
+    """``a,b`` as a list; None stays None."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def split_numbers(option: str, text: str | None) -> list[float] | None:
+    """``0.1,0.3`` as numbers."""
+    parts = split_list(text)
+    if parts is None:
+        return None
+    try:
+        return [float(part) for part in parts]
+    except ValueError:
+        raise CommandError(f"{option} must be numbers separated by commas, got {text!r}") from None
+
+
+def write_result(target: str | None, value: Any) -> None:
+    """Writes ``value`` for ``--json``; numbers that JSON does not know become null."""
+    if target is None:
+        return
+    from discover.lab.records import finite, write_text
+
+    text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
+    path = Path(target)
+    try:
+        if target == "-":
+            sys.stdout.write(text)
+        elif path.exists() and not path.is_file():  # a pipe or a device is written to, never replaced
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_text(path, text)
+    except OSError as error:
+        raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
+
+
+def check_writable(target: str | None) -> None:
+    """Refuses a ``--json`` file that could not be written, before hours are spent on what goes into it."""
+    if target is None or target == "-":
+        return
+    path = Path(target)
+    if path.is_dir():
+        raise CommandError(f"cannot write {target}: it is a folder")
+    if not path.parent.is_dir():
+        raise CommandError(f"cannot write {target}: there is no folder {path.parent}")

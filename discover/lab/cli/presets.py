@@ -1,0 +1,92 @@
+"""`discover presets`: what can be trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from discover.lab.cli.options import JsonOption, check_writable, write_result
+
+
+def register(app: typer.Typer) -> None:
+    app.command("presets", epilog="Example:  discover presets digits")(presets)
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one in full.")] = None,
+    json_file: JsonOption = None,
+) -> None:
+    """List the presets, or show one: its configuration, hyperparameters and expected results."""
+    from discover.lab.experiments.presets.presets import get_preset
+    from discover.lab.experiments.presets.presets import presets as everything
+
+    check_writable(json_file)
+    if name is None:
+        found = everything()
+        if json_file != "-":
+            _list(found)
+        write_result(json_file, {key: preset.summary for key, preset in found.items()})
+        return
+    preset = get_preset(name)
+    values = describe(preset)
+    if json_file != "-":
+        _show(preset, values)
+    write_result(json_file, values)
+
+
+def describe(preset: Any) -> dict[str, Any]:
+    """Everything a preset says, as JSON would have it."""
+    return {
+        "name": preset.name,
+        "summary": preset.summary,
+        "source": preset.source,
+        "cost": preset.cost,
+        "config": {key: value for key, value in preset.config.flat().items() if not key.startswith("optimizer.")},
+        "optimizer": {key: value for key, value in preset.config.flat().items() if key.startswith("optimizer.")},
+        "optimizers": {optimizer: preset.hyperparameters(optimizer) for optimizer in preset.optimizers},
+        "compare": list(preset.compare),
+        "learning_rates": list(preset.learning_rates),
+        "target_accuracy": preset.target_accuracy,
+        "reported": dict(preset.reported),
+    }
+
+
+def _list(found: Any) -> None:
+    from rich.table import Table
+
+    from discover.lab.cli.console import stdout
+
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold cyan", no_wrap=True)
+    table.add_column()
+    for preset in found.values():
+        table.add_row(preset.name, preset.summary)
+    console = stdout()
+    console.print(table)
+    console.print("\n[dim]discover presets NAME shows one in full; discover compare NAME runs it.[/dim]")
+
+
+def _show(preset: Any, values: dict[str, Any]) -> None:
+    from discover.lab.cli.console import stdout
+
+    console = stdout()
+    console.print(f"[bold cyan]{preset.name}[/bold cyan]  {preset.summary}")
+    console.print(f"[dim]source:[/dim] {preset.source}\n[dim]cost:[/dim] {preset.cost or 'not measured'}\n")
+    width = max(len(optimizer) for optimizer in values["optimizers"])
+    for optimizer, found in values["optimizers"].items():
+        reported = values["reported"].get(optimizer)
+        note = "" if reported is None else f"  [green](reported: {reported:g} %)[/green]"
+        text = "  ".join(f"{key}={value:.5g}" for key, value in found.items())
+        console.print(f"  [bold]{optimizer:<{width}}[/bold]  {text}{note}", soft_wrap=True)
+    console.print()
+    console.print("[dim]keys for --set:[/dim]")
+    differing = {f"optimizer.{key}" for found in values["optimizers"].values() for key in found}
+    for key, value in {**values["config"], **values["optimizer"]}.items():
+        if key == "optimizer.name" or key in differing:
+            console.print(f"  {key}  [dim](by optimizer, above)[/dim]")
+            continue
+        text = ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value).lower()
+        console.print(f"  {key}={text}", markup=False)
+    rates = ", ".join(f"{rate:g}" for rate in preset.learning_rates)
+    console.print(f"\n[dim]compare:[/dim] learning rates {rates}; target accuracy {preset.target_accuracy:g}")

@@ -1,0 +1,209 @@
+"""`discover reproduce`: rerun one of the documented results and redraw its figure."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from discover.lab.cli.options import DataOption, JsonOption, SetOption, check_writable, with_seeds, write_result
+from discover.lab.cli.reproduce_others import OTHERS, redraw_other, run_other
+
+
+def register(app: typer.Typer) -> None:
+    app.command("reproduce", epilog="Example:  discover reproduce results-d --data cifar10-jpeg.tar.xz --minutes 8")(
+        reproduce
+    )
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RESULT]...", help="results-a … results-g, theory, variance, advice, or all."),
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
+    scale: Annotated[
+        str, typer.Option("--scale", metavar="NAME", help="small (one GPU) or digits (a rehearsal on any CPU).")
+    ] = "small",
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", metavar="M", help="Stop after the training in progress when M minutes have passed."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", metavar="N", help="Train seeds 0 to N-1 instead of the result's own.")
+    ] = None,
+    data: DataOption = None,
+    settings: SetOption = None,
+    redraw: Annotated[bool, typer.Option("--redraw", help="Only draw again, from the records that are there.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/reproduce-SCALE.")
+    ] = None,
+    json_file: JsonOption = None,
+) -> None:
+    """Rerun documented results from their presets, and redraw their figures.
+
+    Run the same command again to continue: what is trained is never trained twice, also between results.
+    """
+    from discover.lab.cli.errors import CommandError
+    from discover.lab.experiments.config.values import choose
+    from discover.lab.experiments.reproduce.plans import RESULTS, SCALES
+
+    check_writable(json_file)
+    choose("scale", scale, SCALES)
+    if minutes is not None and not minutes > 0:
+        raise CommandError(f"--minutes must be above 0, got {minutes:g}")
+    if show_list:
+        rows = listing(scale)
+        if json_file != "-":
+            _show_list(rows)
+        write_result(json_file, rows)
+        return
+    if not names:
+        raise CommandError(f"say which result: {', '.join((*RESULTS, *OTHERS))} or all (see --list)")
+    wanted = [*RESULTS, *OTHERS] if "all" in names else [choose("result", n, (*RESULTS, *OTHERS)) for n in names]
+    directory = out or Path("runs") / f"reproduce-{scale}"
+    results = _run(wanted, scale, directory, minutes, seeds, data, settings, redraw, quiet=json_file == "-")
+    write_result(json_file, results)
+
+
+def listing(scale: str) -> list[dict[str, Any]]:
+    """Every result with its panels: how many rows, and how many trainings where none is there yet."""
+    from discover.lab.experiments.reproduce.plans import RESULTS, get_result
+
+    rows: list[dict[str, Any]] = []
+    for name, question in RESULTS.items():
+        panels = [
+            {"name": panel.name, "title": panel.title, "rows": len(panel.rows), "trainings": panel.num_trainings}
+            for panel in get_result(name, scale).panels
+        ]
+        rows.append({"name": name, "question": question, "panels": panels})
+    return [*rows, *({"name": name, "question": question, "panels": []} for name, question in OTHERS.items())]
+
+
+def _show_list(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from discover.lab.cli.console import stdout
+
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold cyan", no_wrap=True)
+    table.add_column()
+    for row in rows:
+        panels = "; ".join(f"{p['name']}: {p['rows']} rows, {p['trainings']} trainings" for p in row["panels"])
+        table.add_row(row["name"], row["question"] + (f" [dim]({panels})[/dim]" if panels else ""))
+    console = stdout()
+    console.print(table)
+    console.print("\n[dim]Trainings that several results share are done once.[/dim]")
+
+
+def _run(
+    wanted: list[str],
+    scale: str,
+    directory: Path,
+    minutes: float | None,
+    seeds: int | None,
+    data: str | None,
+    settings: list[str] | None,
+    redraw: bool,
+    quiet: bool,
+) -> list[dict[str, Any]]:
+    from discover.lab.experiments.reproduce.plans import get_result
+
+    overrides = with_seeds(settings, None, data)
+    with_seeds(None, seeds)  # complains about a number that cannot be
+    numbers = None if seeds is None else list(range(seeds))
+    results = {
+        name: get_result(name, scale, overrides=overrides, seeds=numbers) for name in wanted if name not in OTHERS
+    }
+    shown = [text for text in overrides if not text.startswith("data.path=")]
+    programs: dict[str, Any] = {}
+    found: list[dict[str, Any]] = []
+    began = time.monotonic()
+    for name in wanted:
+        if redraw:
+            figures = _redraw(name, directory)
+            for folder in sorted({str(path.parent) for path in figures if path.suffix != ".html"}):
+                _say(f"figures: {folder}")
+            found.append({"result": name, "figures": [str(path) for path in figures]})
+            continue
+        if name in OTHERS:
+            options = {"quick": scale == "digits", "data": data, "say": _say, "stoppable": _stoppable}
+            found.append(run_other(name, directory, **options))
+            continue
+        from discover.lab.experiments.reproduce.reproduce import reproduce as run_result
+
+        left = None if minutes is None else minutes - (time.monotonic() - began) / 60
+        options: dict[str, Any] = {"minutes": left, "say": _say, "programs": programs, "overrides": shown}
+        result = _stoppable(partial(run_result, results[name], directory, **options), directory)
+        result["figures"] = [str(path) for path in _redraw(name, directory)]
+        found.append(result)
+        if not quiet:
+            _show(result)
+        if result["status"] != "finished":
+            rest = sum(panel["rows_in_all"] - len(panel["rows"]) for panel in result["panels"].values())
+            _say(f"the time is up with {rest} rows of {name} to go: run the same command again to continue")
+            break
+    return found
+
+
+def _stoppable(work: Callable[[], dict[str, Any]], directory: Path) -> dict[str, Any]:
+    from discover.lab.cli.compare import resume_hint
+    from discover.lab.cli.errors import CommandError
+
+    try:
+        return work()
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        code = getattr(error, "exit_code", 0)
+        if code <= 128:
+            raise
+    stopped = CommandError(resume_hint(directory))
+    stopped.exit_code = code
+    raise stopped
+
+
+def _redraw(name: str, directory: Path) -> list[Path]:
+    from discover.lab.cli.errors import CommandError
+
+    if name in OTHERS:
+        return redraw_other(name, directory)
+    from discover.lab.report.results import write_drift, write_panel
+
+    panels = sorted(path.parent for path in (directory / name).glob("*/comparison.json"))
+    if not panels:
+        raise CommandError(f"there is no record of {name} in {directory}: run `discover reproduce {name}` first")
+    drift = directory / name / "drift"
+    extra = write_drift(drift) if (drift / "drift.json").is_file() else []
+    return [*(path for panel in panels for path in write_panel(panel)), *extra]
+
+
+def _show(result: dict[str, Any]) -> None:
+    from discover.lab.cli.console import show_table, stdout
+    from discover.lab.report import comparison_table
+    from discover.lab.report.style import series_name
+
+    console = stdout()
+    for record in result["panels"].values():
+        if record["rows"] and record["figure"] == "drift":
+            for row in record["rows"]:
+                last = row["lines"][-1]
+                name = series_name(row["label"])
+                console.print(f"{name}: |mean - sum of buffers| / |sum| = {last['drift']:.1e} at step {last['step']}")
+        elif record["rows"]:
+            title = f"{record['preset']} ({record['facts']['data']})"
+            show_table(comparison_table(record["rows"], compact=True), title=title)
+            console.print(f"[dim]{record['note']}[/dim]", soft_wrap=not console.is_terminal)
+    figures = sorted({str(Path(path).parent) for path in result["figures"] if not path.endswith(".html")})
+    for folder in figures:
+        console.print(f"figures: {folder}", markup=False)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,158 @@
+"""`discover sweep`: search an optimizer's hyperparameters on the validation split."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from discover.lab.cli.options import (
+    DataOption,
+    JsonOption,
+    SeedsOption,
+    SetOption,
+    check_writable,
+    with_seeds,
+    write_result,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("sweep", epilog="Example:  discover sweep digits --optimizer discover --search tpe --trials 30")(sweep)
+
+
+def sweep(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="See `discover presets`.")],
+    optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="Whose hyperparameters to search.")],
+    search: Annotated[
+        str, typer.Option("--search", metavar="KIND", help="grid (every combination), or tpe (optuna; extra `sweep`).")
+    ] = "grid",
+    space: Annotated[
+        str, typer.Option("--space", metavar="WHOSE", help="paper, ours, or auto: the paper's where it has one.")
+    ] = "auto",
+    axis: Annotated[
+        list[str] | None,
+        typer.Option("--axis", metavar="NAME=X,Y", help="Search this hyperparameter instead of the space; repeatable."),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", metavar="N", help="How many; default: the whole grid, 40 for tpe.")
+    ] = None,
+    search_seed: Annotated[int, typer.Option("--search-seed", metavar="S", help="Seed of the search.")] = 0,
+    prune: Annotated[bool, typer.Option(help="Let tpe give hopeless trials up early.")] = True,
+    storage: Annotated[
+        str | None, typer.Option("--storage", metavar="URL", help="An optuna storage; default: a file in --out.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", metavar="M", help="Stop after the trial in progress when M minutes have passed."),
+    ] = None,
+    seeds: SeedsOption = None,
+    data: DataOption = None,
+    settings: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/sweep-PRESET-NAME.")
+    ] = None,
+    json_file: JsonOption = None,
+) -> None:
+    """Find the hyperparameters with the highest mean validation accuracy, and look at the test split once.
+
+    Run the same command again to continue a sweep that was stopped or killed, or beside another to share the work.
+    """
+    from discover.lab.cli.errors import CommandError
+    from discover.lab.experiments.presets.presets import get_preset
+    from discover.lab.experiments.sweep.plan import make_sweep
+
+    check_writable(json_file)
+    if minutes is not None and not minutes > 0:
+        raise CommandError(f"--minutes must be above 0, got {minutes:g}")
+    if storage is not None and search != "tpe":
+        raise CommandError(f"--storage goes with --search tpe, got --search {search}")
+    overrides = with_seeds(settings, seeds, data)
+    plan = make_sweep(
+        get_preset(preset),
+        optimizer,
+        search=search,
+        space=space,
+        axes=axis or (),
+        trials=trials,
+        seed=search_seed,
+        prune=prune,
+        overrides=overrides,
+    )
+    directory = out or Path("runs") / f"sweep-{preset}-{optimizer}"
+    record = _search(plan, directory, storage, minutes)
+    _show(record, plan, directory, overrides, quiet=json_file == "-")
+    write_result(json_file, record)
+
+
+def _search(plan: Any, directory: Path, storage: str | None, minutes: float | None) -> dict[str, Any]:
+    from discover.lab.cli.compare import resume_hint
+    from discover.lab.cli.errors import CommandError
+    from discover.lab.experiments.sweep.sweep import sweep as run_sweep
+
+    names = ", ".join(f"{name} ({len(axis.values)})" for name, axis in plan.space.items())
+    _say(f"{plan.trials} trials of {plan.optimizer} on {plan.preset}: {names}; space: {plan.space_kind}")
+    try:
+        return run_sweep(plan, directory, storage=storage, minutes=minutes, say=lambda trial: _say(describe(trial)))
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        code = getattr(error, "exit_code", 0)
+        if code <= 128:  # anything but a signal, after which the state is written
+            raise
+    stopped = CommandError(resume_hint(directory))
+    stopped.exit_code = code
+    raise stopped
+
+
+def describe(trial: dict[str, Any]) -> str:
+    """One line about a trial that has ended.
+
+    >>> describe({"number": 3, "params": {"beta": 0.9}, "state": "diverged", "validation_accuracy": None})
+    'trial 3: beta=0.9: diverged'
+    """
+    values = " ".join(f"{name}={value:g}" for name, value in trial["params"].items())
+    if trial["state"] == "complete":
+        score = trial["validation_accuracy"]
+        ended = f"{100 * score['mean']:.1f} ± {100 * score['std']:.1f} %"
+    elif trial["state"] == "pruned":
+        ended = f"given up at step {trial['last']['step']} ({100 * trial['last']['value']:.1f} %)"
+    else:
+        ended = trial["state"]
+    return f"trial {trial['number']}: {values}: {ended}"
+
+
+def _show(record: dict[str, Any], plan: Any, directory: Path, overrides: Sequence[str], quiet: bool) -> None:
+    from discover.lab.cli.console import show_table, stdout
+    from discover.lab.report.sweep import sweep_table, write_sweep_figure
+
+    figures = write_sweep_figure(directory)
+    if quiet:
+        return
+    console = stdout()
+    show_table(sweep_table(record))
+    if record["status"] != "finished":
+        rest = plan.trials - len(record["trials"])
+        console.print(f"the time is up with {rest} trials to go: run the same command again to continue")
+        return
+    best = record["best"]
+    if best is None:
+        console.print("no trial came to its end: all diverged")
+        return
+    test, count = best["test_accuracy"], len(record["seeds"])
+    reached = f"{100 * test['mean']:.1f} ± {100 * test['std']:.1f} %" if test["mean"] is not None else "diverged"
+    console.print(f"winner: trial {best['number']}; test accuracy, looked at once: {reached} (n = {count})")
+    same = "".join(f"--set {shlex.quote(text)} " for text in overrides)  # as what was swept
+    line = f"discover train {plan.preset} --optimizer {plan.optimizer} {same}{best['set_line']}"
+    console.print(line, markup=False, soft_wrap=True)
+    if figures:
+        console.print(f"figure: {figures[0]}", markup=False)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

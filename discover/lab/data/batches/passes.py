@@ -1,0 +1,131 @@
+"""The endless stream of examples of each cluster: pass after pass, each pass every example once, in a new order.
+
+A stream is addressed by position: position 0 is the first example of the first pass. `take` gives the examples at any
+positions, and at which *sight* of the example that is, which is what label noise depends on.
+"""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discover.lab.data.batches.randomness import permutations, stream
+from discover.lab.data.clustering import Clustering
+from discover.lab.data.noise import LabelNoise
+
+_SMALL = 256  # passes over clusters below this size are shuffled several at a time
+_CACHE_BYTES = 256 << 20
+
+
+class MemberPasses:
+    """Streams of clusters whose members are fixed.
+
+    Pass k of cluster n is a uniform permutation of its members, a function of (seed, n, k). Where every cluster holds
+    every example, a pass of each cluster is a sight of its own: sight = pass·N + n.
+
+    Args:
+        clustering: a partition or an overlapping clustering.
+        seed: a non-negative integer.
+    """
+
+    def __init__(self, clustering: Clustering, seed: int):
+        self.seed = seed
+        self.sizes = clustering.sizes.astype(np.int64)
+        self._overlap = clustering.num_clusters if clustering.overlapping else 1
+        everyone = np.arange(clustering.num_examples, dtype=np.int32)
+        if clustering.assignments is None:
+            self._members = [everyone] * clustering.num_clusters
+        else:
+            order = np.argsort(clustering.assignments, kind="stable").astype(np.int32)
+            self._members = np.split(order, np.cumsum(self.sizes)[:-1])
+        # Chunk c of a cluster: whole passes, at least _SMALL examples, so that a cluster of one example is cheap too.
+        self._per_chunk = np.maximum(1, _SMALL // np.maximum(1, self.sizes))
+        self._chunks: dict[int, collections.OrderedDict[int, NDArray[np.int32]]] = {}
+
+    def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The examples at `positions` of a cluster's stream, and their sights; both of the shape of `positions`."""
+        size = int(self.sizes[cluster])
+        length = size * int(self._per_chunk[cluster])
+        first, last = int(positions.min()) // length, int(positions.max()) // length
+        if first == last:
+            examples = self._chunk(cluster, first)[positions - first * length]
+        else:
+            joined = np.concatenate([self._chunk(cluster, c) for c in range(first, last + 1)])
+            examples = joined[positions - first * length]
+        sights = positions // size
+        return examples, sights if self._overlap == 1 else sights * self._overlap + cluster
+
+    def _chunk(self, cluster: int, index: int) -> NDArray[np.int32]:
+        kept = self._chunks.setdefault(cluster, collections.OrderedDict())
+        if index in kept:
+            kept.move_to_end(index)
+            return kept[index]
+        members, count = self._members[cluster], int(self._per_chunk[cluster])
+        orders = permutations(stream(self.seed, "pass", index, cluster), count, len(members))
+        kept[index] = chunk = members[orders.reshape(-1)]
+        if len(kept) > 2:  # a group straddles at most a chunk's end; more would only cost memory
+            kept.popitem(last=False)
+        return chunk
+
+
+class ObservedPasses:
+    """Streams of clusters that are labels as noise shows them.
+
+    Pass k of cluster n holds the examples whose label at their k-th sight is n, in a uniform order. So the clusters'
+    k-th passes together hold every example exactly once, and a group's observed labels are all its cluster's.
+
+    The sizes of passes vary, so the start of pass k is a sum over the passes before it. It is worked out once, about 10
+    ns for each example and pass, and kept.
+
+    Args:
+        labels: the true labels, int [n].
+        noise: what shows them otherwise.
+        seed: of the order within a pass.
+    """
+
+    def __init__(self, labels: NDArray[np.int32], noise: LabelNoise, seed: int):
+        self.noise, self.seed = noise, seed
+        self._labels = np.asarray(labels, dtype=np.int32)
+        self._everyone = np.arange(len(labels))
+        self._starts = np.zeros((1, noise.num_classes), dtype=np.int64)
+        self._orders: collections.OrderedDict[int, NDArray[np.int32]] = collections.OrderedDict()
+        self._max_orders = int(np.clip(_CACHE_BYTES // (4 * len(labels)), 4, 64))
+
+    def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The examples at `positions` of a cluster's stream, and their sights; both of the shape of `positions`."""
+        last = int(positions.max())
+        while self._starts[-1, cluster] <= last:
+            self._extend(1 + (last - int(self._starts[-1, cluster])) // max(1, len(self._labels)))
+        passes = np.searchsorted(self._starts[:, cluster], positions, side="right") - 1
+        examples = np.empty(positions.shape, dtype=np.int32)
+        for k in range(int(passes.min()), int(passes.max()) + 1):
+            chosen = passes == k
+            if not chosen.any():
+                continue
+            sizes = self._starts[k + 1] - self._starts[k]
+            offset = int(sizes[:cluster].sum()) - int(self._starts[k, cluster])
+            examples[chosen] = self._order(k)[positions[chosen] + offset]
+        return examples, passes
+
+    def _observed(self, k: int) -> NDArray[np.int32]:
+        return self.noise.observe(self._labels, self._everyone, k)
+
+    def _extend(self, count: int) -> None:
+        """Work out the sizes of the next `count` passes (at least), and so where the one after them starts."""
+        known = len(self._starts) - 1
+        sizes = [np.bincount(self._observed(k), minlength=self.noise.num_classes) for k in range(known, known + count)]
+        self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(sizes, axis=0)])
+
+    def _order(self, k: int) -> NDArray[np.int32]:
+        """All examples of pass k: the first cluster's in random order, then the second's, and so on."""
+        if k in self._orders:
+            self._orders.move_to_end(k)
+            return self._orders[k]
+        shuffled = permutations(stream(self.seed, "observed-pass", k), 1, len(self._labels))[0]
+        by_cluster = np.argsort(self._observed(k)[shuffled], kind="stable")
+        self._orders[k] = order = shuffled[by_cluster].astype(np.int32)
+        if len(self._orders) > self._max_orders:
+            self._orders.popitem(last=False)
+        return order

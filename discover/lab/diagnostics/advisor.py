@@ -1,0 +1,232 @@
+r"""From measured variances to advice: will this clustering help, what does it cost, which β and ν to start from.
+
+The prediction. With noise V in a batch's gradient and signal ‖g‖², a step of the best length makes progress in
+proportion to ‖g‖⁴/(‖g‖² + V), so at fixed parameters the steps needed grow like 1 + V/‖g‖². Against plain batches of
+the same groups Discover lowers that by the *noise ratio*
+
+$$r = \frac{1 + V_{plain}/‖g‖²}{1 + V_{Discover}/‖g‖²}$$
+$$V_{plain} = \frac{V_{in}}{|B|} + \frac{V_{bet}}{G}$$
+$$V_{Discover} = \frac{V_{in}}{|B|}\Big(1 + \big(1 − Σ p_n²\big)\frac{ρ}{2 − ρ}\Big)$$
+
+The last factor is the noise that the buffers themselves keep when each visit moves them by ρ: what Discover pays even
+where there is nothing between clusters to remove. A step contains it as $buffer_n − \bar g$, which takes away the part
+Σ p_n² that is common to both. The factor is for ν = 0, clusters of equal probability and a stationary problem (a
+simulation agrees); for other ν it is an approximation. $V_{plain}$ is for clusters drawn independently; for other
+batches the noise is measured (`composed_batch_noise`). Along a whole training run much less than r is won, since
+buffers lag behind and noise matters least at the start: the *expected gain* is $r^{0.3}$, an exponent fitted to runs on
+digits (`docs/diagnostics.md`). Its order is what counts.
+
+The setting. β is chosen so that a visit moves a buffer by about a tenth, $ρ = (1 − β)/(G p) = 0.1$, within
+[0.9, 0.98] (ρ is above a tenth where the upper end is reached); ν so that the fresh gradient weighs in the step what it
+weighs in Momentum with 0.9: $1 − νβ = 0.1$.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from discover.lab.diagnostics.batches import BatchNoise, NoiseEstimate, estimated_batch_noise
+from discover.lab.diagnostics.variance import Estimate
+
+__all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "noise_ratio", "recommend"]
+
+VISIT_RATE = 0.1
+FRESH_WEIGHT = 0.1
+LONGEST_MEMORY = 0.98
+CALIBRATION = 0.3
+HELPS, DEPENDS = 1.5, 1.15
+"""Expected gains from which the advice says "use it" and "try it"."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where to start: β and ν of `discover`, and how far a visit moves a buffer of average probability."""
+
+    beta: float
+    nu: float
+    visit_rate: float
+
+
+def recommend(num_clusters: int, num_groups: int) -> Setting:
+    """β and ν to start from, for G groups per batch drawn from N clusters.
+
+    Example:
+      >>> recommend(10, 8)
+      Setting(beta=0.92, nu=0.978, visit_rate=0.1)
+      >>> recommend(10, 2)
+      Setting(beta=0.98, nu=0.918, visit_rate=0.1)
+    """
+    if num_clusters < 1 or num_groups < 1:
+        raise ValueError(f"num_clusters and num_groups must be at least 1, got {num_clusters} and {num_groups}")
+    per_step = num_groups / num_clusters  # how often a cluster of average probability is visited
+    forget = min(max(VISIT_RATE * per_step, 1.0 - LONGEST_MEMORY), FRESH_WEIGHT)
+    beta = round(1.0 - forget, 4)
+    return Setting(beta, round((1.0 - FRESH_WEIGHT) / beta, 3), round(min(1.0, (1 - beta) / per_step), 4))
+
+
+def noise_ratio(estimate: Estimate, noise: BatchNoise, visit_rate: float, square_sum: float = 0.0) -> float:
+    """r at the top of this file: how much less Discover's steps are hidden in noise than plain ones.
+
+    Args:
+      estimate: of the clustering at some parameters.
+      noise: of the batches as drawn, see `batch_noise`.
+      visit_rate: ρ.
+      square_sum: Σ p_n², 1/N for N equal clusters; 0 stands for very many.
+
+    Returns:
+      Above 1 where there is something to remove, below where the buffers' own noise is all that is added.
+    """
+    signal = max(estimate.mean_square.value, 1e-12 * max(estimate.total.value, 1e-30))
+    kept = noise.in_cluster * (1.0 + (1.0 - square_sum) * visit_rate / (2.0 - visit_rate))
+    return (1.0 + noise.total / signal) / (1.0 + kept / signal)
+
+
+def expected_gain(ratio: float) -> float:
+    """How many times fewer steps than Momentum to expect over a run, from the noise ratio; see the top of this file."""
+    return ratio**CALIBRATION
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A clustering to be judged.
+
+    Attributes:
+      name: as the table shows it.
+      num_clusters: N.
+      estimates: by stage ("start", "warm-up"), in order; the last one decides.
+      probs: the clusters' probabilities; equal ones if None.
+      noises: by stage the noise of batches that draw their clusters otherwise than independently, see
+        `composed_batch_noise`; None for independent ones, which have a formula.
+    """
+
+    name: str
+    num_clusters: int
+    estimates: Mapping[str, Estimate]
+    probs: Sequence[float] | None = None
+    noises: Mapping[str, NoiseEstimate] | None = None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the numbers say about one clustering.
+
+    Attributes:
+      name: of the clustering.
+      num_clusters: N.
+      variance_share: the part of one example's gradient variance that lies between clusters.
+      batch_share: the part of a batch's noise between clusters, batches of G cluster-pure groups.
+      shuffled_share: the same for shuffled batches of the same size.
+      noise_ratio: see `noise_ratio`.
+      gain: expected; see `expected_gain`.
+      setting: where to start.
+      memory_bytes: of the buffers and their mean.
+      stages: by stage the estimates behind it with their intervals, JSON-able.
+      verdict: "use", "try" or "leave".
+      text: one sentence.
+    """
+
+    name: str
+    num_clusters: int
+    variance_share: float
+    batch_share: float
+    shuffled_share: float
+    noise_ratio: float
+    gain: float
+    setting: Setting
+    memory_bytes: int
+    stages: Mapping[str, Any]
+    verdict: str
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain numbers, strings and dictionaries."""
+        return asdict(self)
+
+
+def advise(
+    candidates: Sequence[Candidate],
+    *,
+    num_groups: int,
+    group_size: int,
+    num_parameters: int,
+    bytes_per_value: int = 4,
+) -> list[Advice]:
+    """Ranks clusterings by what Discover can remove, for batches of G cluster-pure groups of b examples.
+
+    Args:
+      candidates: the clusterings, with their estimates.
+      num_groups: G.
+      group_size: b.
+      num_parameters: of the model, for the memory.
+      bytes_per_value: of a buffer; 2 for bfloat16.
+
+    Returns:
+      One `Advice` per candidate, the largest share between clusters first; of equal ones the fewer clusters.
+
+    Raises:
+      ValueError: a candidate has no estimate.
+    """
+    rows = [_judge(candidate, num_groups, group_size, num_parameters, bytes_per_value) for candidate in candidates]
+    return sorted(rows, key=lambda row: (-round(row.batch_share, 3), row.num_clusters))
+
+
+def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width: int) -> Advice:
+    if not candidate.estimates:
+        raise ValueError(f"clustering {candidate.name!r} has no estimate")
+    setting = recommend(candidate.num_clusters, groups)
+    probs = candidate.probs if candidate.probs is not None else [1 / candidate.num_clusters] * candidate.num_clusters
+    square_sum = float(sum(p * p for p in probs))
+    stages = {}
+    for stage, estimate in candidate.estimates.items():
+        pure = estimated_batch_noise(estimate, num_groups=groups, group_size=size)
+        if candidate.noises is not None:
+            pure = candidate.noises[stage]
+        mixed = estimated_batch_noise(estimate, num_groups=groups, group_size=size, composition="shuffled")
+        stages[stage] = {
+            **{name: asdict(getattr(estimate, name)) for name in ("in_cluster", "between_cluster", "mean_square")},
+            "variance_share": estimate.between_share,
+            "batch_share": pure.between_share.value,
+            "batch_noise": pure.noise.total,
+            "batch": asdict(pure),
+            "shuffled_share": mixed.between_share.value,
+            "shuffled_noise": mixed.noise.total,
+            "shuffled": asdict(mixed),
+            "noise_ratio": (ratio := noise_ratio(estimate, pure.noise, setting.visit_rate, square_sum)),
+            "gain": expected_gain(ratio),
+        }
+    last = stages[next(reversed(stages))]
+    verdict = "use" if last["gain"] >= HELPS else "try" if last["gain"] >= DEPENDS else "leave"
+    return Advice(
+        name=candidate.name,
+        num_clusters=candidate.num_clusters,
+        variance_share=last["variance_share"],
+        batch_share=last["batch_share"],
+        shuffled_share=last["shuffled_share"],
+        noise_ratio=last["noise_ratio"],
+        gain=last["gain"],
+        setting=setting,
+        memory_bytes=(candidate.num_clusters * width + 4) * parameters,  # the mean is float32 whatever the buffers
+        stages=stages,
+        verdict=verdict,
+        text=_sentence(candidate, groups, last, setting, verdict),
+    )
+
+
+def _sentence(candidate: Candidate, groups: int, row: Mapping[str, float], setting: Setting, verdict: str) -> str:
+    group_words = "1 group" if groups == 1 else f"{groups} groups"
+    share = (
+        f"{candidate.name}: with {group_words} per batch, {row['batch_share']:.0%} of the gradient noise is between "
+        f"clusters; with shuffled batches {row['shuffled_share']:.0%}."
+    )
+    start = (
+        f" Start from beta={setting.beta:g}, nu={setting.nu:g}: a visit then moves a cluster's buffer by "
+        f"{setting.visit_rate:.0%}."
+    )
+    if verdict == "use":
+        return f"{share} Discover can remove it: expect about {row['gain']:.1f} times fewer steps than Momentum.{start}"
+    if verdict == "try":
+        return f"{share} Discover may help a little (expected gain {row['gain']:.2f}).{start}"
+    little = "There is little for Discover to remove" if row["batch_share"] < 0.2 else "Removing that would gain little"
+    return f"{share} {little} (expected gain {row['gain']:.2f}): Momentum is fine."

@@ -1,0 +1,286 @@
+r"""How much of the gradient's noise lies between clusters: the one number that says whether Discover can help.
+
+For example gradients $x$ of a mixture of clusters with probabilities $p_n$ and means $g_n$, $g = Σ p_n g_n$:
+
+    total = Σ p_n E‖x − g‖²  =  Σ p_n E‖x − g_n‖²  +  Σ p_n‖g_n − g‖²  =  in-cluster + between-cluster
+
+`decompose` is this identity on a sample, exactly. `estimate` gives unbiased estimates of the population's parts with
+bootstrap intervals. What remains of each part in a batch is in `discover.lab.diagnostics.batches`.
+
+Everything but `decompose` works on the *Gram matrix* of the sample's gradients: inner products are all that variances
+need, so one pass over the model serves every clustering, every bootstrap resample and every batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "Decomposition",
+    "Estimate",
+    "Interval",
+    "decompose",
+    "estimate",
+    "gram_matrix",
+]
+
+Floats = NDArray[np.float64]
+
+
+class Decomposition(NamedTuple):
+    """The parts of the variance of one sample; `total` = `in_cluster` + `between_cluster`."""
+
+    total: float
+    in_cluster: float
+    between_cluster: float
+    mean_square: float  # ‖g‖², the signal
+
+
+def check_ids(ids: ArrayLike, num_examples: int, num_clusters: int) -> NDArray[np.intp]:
+    array = np.asarray(ids)
+    if array.shape != (num_examples,):
+        raise ValueError(f"cluster_ids must have one entry per example ({num_examples}), got shape {array.shape}")
+    if array.min(initial=0) < 0 or array.max(initial=0) >= num_clusters:
+        raise ValueError(f"cluster_ids must lie in 0..{num_clusters - 1}, got {array.min()} to {array.max()}")
+    return array.astype(np.intp)
+
+
+def check_probs(probs: ArrayLike | None, ids: ArrayLike) -> Floats:
+    if probs is None:
+        counts = np.bincount(np.asarray(ids, dtype=np.intp)).astype(np.float64)
+        return counts / counts.sum()
+    p = np.asarray(probs, np.float64)
+    if p.ndim != 1 or np.any(p < 0) or abs(p.sum() - 1.0) > 1e-6:
+        raise ValueError(f"probs must be a vector that is not negative and sums to 1, got sum {p.sum():.6g}")
+    return p
+
+
+def count_members(ids: NDArray[np.intp], probs: Floats, minimum: int) -> NDArray[np.intp]:
+    counts = np.bincount(ids, minlength=len(probs))
+    short = np.flatnonzero((counts < minimum) & (probs > 0))
+    if len(short):
+        n = int(short[0])
+        raise ValueError(f"cluster {n} has {counts[n]} examples in the sample; at least {minimum} are needed")
+    return counts
+
+
+def finite_factors(counts: NDArray[np.intp], cluster_sizes: ArrayLike | None) -> tuple[Floats, Floats]:
+    """What a sample without replacement from clusters of these sizes leaves to chance; ones for endless clusters.
+
+    Returns:
+      `[N]` 1 − counts/size, the factor of a sample mean's variance; and (size − 1)/size, from the unbiased sample
+      variance to that of the whole cluster.
+    """
+    if cluster_sizes is None:
+        return np.ones(len(counts)), np.ones(len(counts))
+    sizes = np.asarray(cluster_sizes, np.float64)
+    if sizes.shape != counts.shape or np.any(sizes < counts):
+        raise ValueError(f"cluster_sizes must be at least the sample's counts {counts.tolist()}, got {sizes.tolist()}")
+    return 1.0 - np.maximum(counts, 1) / np.maximum(sizes, 1), (sizes - 1.0) / np.maximum(sizes, 1)
+
+
+def decompose(gradients: ArrayLike, cluster_ids: ArrayLike, probs: ArrayLike | None = None) -> Decomposition:
+    """Splits the variance of a sample into in-cluster and between-cluster parts; they add up exactly.
+
+    Args:
+      gradients: `[S, P]`, one flattened gradient per example.
+      cluster_ids: `[S]`, the example's cluster.
+      probs: the clusters' probabilities; their shares of the sample if None.
+
+    Returns:
+      The parts, every example of cluster n weighing p_n / (examples of n in the sample).
+
+    Raises:
+      ValueError: shapes or ids do not fit, or a cluster has no example.
+
+    Example:
+      >>> parts = decompose([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1])
+      >>> parts.in_cluster, parts.between_cluster, parts.total
+      (1.0, 25.0, 26.0)
+    """
+    x = np.asarray(gradients, np.float64)
+    if x.ndim != 2:
+        raise ValueError(f"gradients must be [examples, parameters], got shape {x.shape}")
+    p = check_probs(probs, cluster_ids)
+    ids = check_ids(cluster_ids, x.shape[0], len(p))
+    counts = count_members(ids, p, 1)
+    weight = (p / np.maximum(counts, 1))[ids]
+    means = np.zeros((len(p), x.shape[1]))
+    np.add.at(means, ids, x)
+    means /= np.maximum(counts, 1)[:, None]
+    mean = p @ means
+    return Decomposition(
+        total=float(weight @ np.sum((x - mean) ** 2, axis=1)),
+        in_cluster=float(weight @ np.sum((x - means[ids]) ** 2, axis=1)),
+        between_cluster=float(p @ np.sum((means - mean) ** 2, axis=1)),
+        mean_square=float(mean @ mean),
+    )
+
+
+def gram_matrix(gradients: ArrayLike) -> Floats:
+    """The inner products of all pairs of rows of `[S, P]` gradients, in float64."""
+    x = np.asarray(gradients)
+    if x.ndim != 2:
+        raise ValueError(f"gradients must be [examples, parameters], got shape {x.shape}")
+    # Products in the gradients' own precision, with the mean taken out first: what remains is what varies, so
+    # float32 keeps its digits; the mean's own products are added back in float64.
+    wide = x.astype(np.float64)
+    mean = wide.mean(axis=0)
+    centred = wide - mean
+    cross = centred @ mean
+    return centred @ centred.T + cross[:, None] + cross[None, :] + mean @ mean
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its bootstrap confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Unbiased estimates of the variance's parts; `parts` of one draw can be negative where the truth is near 0.
+
+    Attributes:
+      in_cluster: Σ p_n E‖x − g_n‖².
+      between_cluster: Σ p_n‖g_n − g‖².
+      total: their sum.
+      mean_square: ‖g‖², the signal that the noise hides.
+      confidence: of the intervals.
+      resamples: `[2, R]`, the bootstrap's in-cluster and between-cluster parts, around the estimates.
+    """
+
+    in_cluster: Interval
+    between_cluster: Interval
+    total: Interval
+    mean_square: Interval
+    confidence: float
+    resamples: Floats = field(default_factory=lambda: np.zeros((2, 0)), repr=False, compare=False)
+
+    @property
+    def between_share(self) -> float:
+        """The part of the variance that lies between clusters, in [0, 1]."""
+        between = max(self.between_cluster.value, 0.0)
+        whole = max(self.in_cluster.value, 0.0) + between
+        return between / whole if whole > 0 else 0.0
+
+
+def _statistics(
+    squares: Floats, inner: Floats, probs: Floats, counts: Floats, unseen: Floats, shrink: Floats
+) -> tuple[Floats, ...]:
+    """The unbiased estimators, for a stack `[R, ...]` of (re)samples.
+
+    Args:
+      squares: `[R, N]` mean ‖x‖² of each cluster's sample.
+      inner: `[R, N, N]` inner products of the clusters' sample means.
+      probs: `[N]`.
+      counts: `[N]` examples of each cluster in the sample.
+      unseen: `[N]` 1 − counts/size for clusters of finite size sampled without replacement, else 1.
+      shrink: `[N]` (size − 1)/size for clusters of finite size, else 1.
+    """
+    diagonal = np.einsum("rnn->rn", inner)
+    spread = (squares - diagonal) * counts / np.maximum(counts - 1, 1)  # unbiased for the sampled-from variance
+    in_cluster = (spread * shrink) @ probs
+    mean_square = np.einsum("n,rnm,m->r", probs, inner, probs)
+    plug_in = diagonal @ probs - mean_square
+    # Sample means scatter around g_n: Σ p_n(1 − p_n)·Var(mean of cluster n) of the plug-in value is only that.
+    scatter = spread * unseen / counts
+    between = plug_in - scatter @ (probs * (1 - probs))
+    return in_cluster, between, in_cluster + between, mean_square - scatter @ probs**2
+
+
+def cluster_moments(gram: Floats, weights: Floats, ids: NDArray[np.intp], num: int) -> tuple[Floats, Floats]:
+    """Mean squares `[R, N]` and inner products of means `[R, N, N]` for example weights `[R, S]`."""
+    member = np.zeros((num, len(ids)))
+    member[ids, np.arange(len(ids))] = 1.0
+    rows = weights[:, None, :] * member[None]  # [R, N, S], rows sum to 1
+    products = (rows.reshape(-1, len(ids)) @ gram).reshape(rows.shape)
+    inner = np.einsum("rns,rms->rnm", products, rows)
+    squares = rows @ np.diagonal(gram)
+    return squares, inner
+
+
+def estimate(
+    gram: ArrayLike,
+    cluster_ids: ArrayLike,
+    probs: ArrayLike | None = None,
+    *,
+    cluster_sizes: ArrayLike | None = None,
+    bootstrap: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Estimate:
+    r"""Unbiased estimates of the population's in-cluster and between-cluster variance.
+
+    With $m_n$ examples, sample means $\bar x_n$ and unbiased sample variances $s_n²$,
+
+    $$\hat V_{in} = Σ p_n s_n², \qquad
+      \hat V_{bet} = Σ p_n‖\bar x_n − \bar x‖² − Σ p_n(1 − p_n)\, s_n²/m_n$$
+
+    Args:
+      gram: `[S, S]`, see `gram_matrix`.
+      cluster_ids: `[S]`.
+      probs: the clusters' probabilities; their shares of the sample if None.
+      cluster_sizes: `[N]` sizes of the whole clusters, where the sample was taken from them without replacement;
+        None treats the clusters as endless.
+      bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
+      confidence: of the intervals.
+      seed: of the resampling.
+
+    Returns:
+      An `Estimate`.
+
+    Raises:
+      ValueError: shapes do not fit, or a cluster has fewer than 2 examples (1 where that is all of it).
+    """
+    k = np.asarray(gram, np.float64)
+    if k.ndim != 2 or k.shape[0] != k.shape[1]:
+        raise ValueError(f"gram must be square, got shape {k.shape}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
+    p = check_probs(probs, cluster_ids)
+    ids = check_ids(cluster_ids, k.shape[0], len(p))
+    sizes = None if cluster_sizes is None else np.asarray(cluster_sizes, np.float64)
+    counts = count_members(ids, p, 1)
+    lone = np.flatnonzero((counts == 1) & (p > 0) & (True if sizes is None else sizes > 1))
+    if len(lone):
+        raise ValueError(f"cluster {int(lone[0])} has 1 example in the sample; at least 2 are needed")
+    m = np.maximum(counts, 1).astype(np.float64)
+    unseen, shrink = finite_factors(counts, sizes)
+    even = (1.0 / m)[ids]
+    values = [float(v[0]) for v in _statistics(*cluster_moments(k, even[None], ids, len(p)), p, m, unseen, shrink)]
+
+    intervals = [Interval(v, v, v) for v in values]
+    resamples = np.zeros((2, 0))
+    if bootstrap:
+        draws = resampled_weights(np.random.default_rng(seed), ids, counts, bootstrap)
+        chunks = [
+            np.stack(_statistics(*cluster_moments(k, part, ids, len(p)), p, m, unseen, shrink))
+            for part in np.array_split(draws, max(1, bootstrap // 25))
+        ]
+        again = np.concatenate(chunks, axis=1)
+        # Resampling adds the scatter of the means once more, and what was taken from a finite cluster without
+        # replacement scatters less: only the resamples' spread around their own mean is used.
+        finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
+        around = finite * (again - again.mean(axis=1, keepdims=True))
+        tails = np.quantile(around, [(1 - confidence) / 2, (1 + confidence) / 2], 1)
+        intervals = [Interval(v, float(v + low), float(v + high)) for v, low, high in zip(values, *tails)]
+        resamples = np.asarray(values)[:2, None] + around[:2]
+    return Estimate(*intervals, confidence=confidence, resamples=resamples)
+
+
+def resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:
+    """`[num, S]` weights of bootstrap resamples drawn within each cluster; each cluster's weights sum to 1."""
+    weights = np.zeros((num, len(ids)))
+    for n, m in enumerate(counts):
+        if m:
+            members = np.flatnonzero(ids == n)
+            weights[:, members] = rng.multinomial(m, np.full(m, 1.0 / m), size=num) / m
+    return weights

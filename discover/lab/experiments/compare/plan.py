@@ -1,0 +1,159 @@
+"""What a comparison will do: which optimizers, on which batches, over which grid; checked before training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from discover.lab.experiments.config.config import HYPERPARAMETERS, OPTIMIZERS, Config
+from discover.lab.experiments.config.values import ConfigError, choose
+from discover.lab.experiments.presets.presets import Preset
+
+CONTROL = "momentum-shuffled"
+"""The label of the control: momentum on shuffled batches."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the table: a label and the configuration that all its runs share but for learning rate and seed."""
+
+    label: str
+    config: Config
+
+    @property
+    def control(self) -> bool:
+        return self.label == CONTROL
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a comparison will do, checked. It is all that decides the results."""
+
+    preset: str
+    summary: str
+    entries: tuple[Entry, ...]
+    learning_rates: tuple[float, ...]
+    target_accuracy: float
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.entries[0].config.training.seeds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what `comparison.json` keeps of it, to be told from another plan."""
+        return {
+            "preset": self.preset,
+            "learning_rates": list(self.learning_rates),
+            "target_accuracy": self.target_accuracy,
+            "entries": {entry.label: entry.config.to_dict() for entry in self.entries},
+        }
+
+
+def make_plan(
+    preset: Preset,
+    *,
+    optimizers: Sequence[str] | None = None,
+    learning_rates: Sequence[float] | None = None,
+    target_accuracy: float | None = None,
+    control: bool = True,
+    overrides: Iterable[str] = (),
+) -> Plan:
+    """Settles a comparison and checks everything that can be checked before training.
+
+    Args:
+        preset: the setting.
+        optimizers: which ones; default: the preset's.
+        learning_rates: the grid that all of them share; default: the preset's.
+        target_accuracy: for "steps to reach", in (0, 1]; default: the preset's.
+        control: whether momentum on shuffled batches is trained too.
+        overrides: ``key=value`` texts applied to every configuration.
+
+    Raises:
+        ConfigError: an unknown optimizer or key, an empty or impossible grid, target or configuration.
+    """
+    overrides = list(overrides)
+    names = list(preset.compare if optimizers is None else optimizers)
+    if not names:
+        raise ConfigError("a comparison needs at least one optimizer, got none")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"each optimizer can be compared once, got {', '.join(names)}")
+    entries = [Entry(name, _config(preset, name, overrides)) for name in names]
+    if control:
+        shuffled = _config(preset, "momentum", overrides).with_values({"batches.composition": "shuffled"})
+        entries.append(Entry(CONTROL, shuffled.check()))
+    config = entries[0].config
+    if not 0 < config.data.validation < 1:
+        raise ConfigError(
+            "a comparison chooses learning rates on a validation split: add --set data.validation=0.1 "
+            f"(now {config.data.validation:g})"
+        )
+    return Plan(
+        preset=preset.name,
+        summary=preset.summary,
+        entries=tuple(entries),
+        learning_rates=_check_rates(preset.learning_rates if learning_rates is None else learning_rates),
+        target_accuracy=_check_target(preset.target_accuracy if target_accuracy is None else target_accuracy),
+    )
+
+
+def describe_batches(config: Config) -> str:
+    """How a batch is made, in a few words.
+
+    >>> describe_batches(Config())
+    '8 class-pure groups of 32'
+    """
+    batches = config.batches
+    noun = "group" if batches.groups == 1 else "groups"
+    return f"{batches.groups} {purity(config)} {noun} of {batches.group_size}"
+
+
+def purity(config: Config) -> str:
+    """`class-pure` or whatever the groups of a batch are; `shuffled` where they are not pure at all."""
+    if config.batches.composition == "shuffled":
+        return "shuffled"
+    words = {"classes": "class", "superclasses": "superclass", "augmentations": "augmentation"}
+    return f"{words.get(config.clusters.by, 'cluster')}-pure"
+
+
+def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:
+    """The preset's configuration with the overrides that concern this optimizer.
+
+    ``--set optimizer.nu=0.5`` is for those that have a ν: the others are left as they are.
+    """
+    choose("optimizer", optimizer, OPTIMIZERS)
+    config = preset.config_for(optimizer)
+    own = (*OPTIMIZERS[optimizer], "learning_rate", "weight_decay", "l2", "clip_norm")
+    foreign = {f"optimizer.{name}" for name in HYPERPARAMETERS if name not in own}
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        if key in ("optimizer.name", "optimizer.learning_rate", "batches.composition", "name"):
+            instead = {
+                "optimizer.name": "--optimizers",
+                "optimizer.learning_rate": "--learning-rates",
+                "batches.composition": "--no-control, or a run with `discover train`",
+                "name": "another preset",
+            }
+            raise ConfigError(f"{key} cannot be set in a comparison; use {instead[key]}")
+        changed = config.override([text])
+        config = config if key in foreign else changed
+    return config.check()
+
+
+def _check_rates(learning_rates: Sequence[float]) -> tuple[float, ...]:
+    rates = tuple(sorted(float(rate) for rate in learning_rates))
+    if not rates:
+        raise ConfigError("the grid needs at least one learning rate, got none")
+    if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+        raise ConfigError(f"learning rates must be above 0, got {', '.join(f'{rate:g}' for rate in rates)}")
+    if len(set(rates)) != len(rates):
+        raise ConfigError(f"learning rates must differ from each other, got {', '.join(f'{r:g}' for r in rates)}")
+    return rates
+
+
+def _check_target(target: float) -> float:
+    if not (math.isfinite(target) and 0 < target <= 1):
+        near = f" (did you mean {target / 100:g}?)" if 1 < target <= 100 else ""
+        raise ConfigError(f"the target accuracy must be above 0 and at most 1, got {target:g}{near}")
+    return float(target)

@@ -1,0 +1,259 @@
+"""`discover diagnose`: which clusterings of a data set could help, for the batches as they will be drawn.
+
+Gradients of a sample are taken once at the start and once after a short warm-up; every clustering is then judged from
+the same two Gram matrices (`discover.lab.diagnostics.variance`). Images are read in pieces, see `measurement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discover.lab.data import BatchPlan, Clustering, Dataset
+from discover.lab.diagnostics.advisor import Advice, Candidate, advise
+from discover.lab.diagnostics.batches import composed_batch_noise, measured_batch_noise
+from discover.lab.diagnostics.embeddings import StreamingKMeans
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.config.sections import BatchConfig
+from discover.lab.experiments.diagnose.measurement import DiagnosisOptions, Measurement, judgeable, shares
+from discover.lab.experiments.run.build import build_data
+
+__all__ = ["Diagnosis", "DiagnosisOptions", "diagnose"]
+
+STAGES = ("start", "warm-up")
+COMPOSED = 400
+"""Batches that are composed where there is no formula, and drawn beside the formula where there is one."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found: `rows`, the best clustering first, and what it was found on."""
+
+    rows: list[Advice]
+    facts: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain numbers, strings, lists and dictionaries."""
+        return {"kind": "diagnosis", **self.facts, "clusterings": [row.to_json() for row in self.rows]}
+
+
+def diagnose(
+    config: Config,
+    options: DiagnosisOptions | None = None,
+    *,
+    dataset: Dataset | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Diagnosis:
+    """Ranks the clusterings of a data set by the share of the gradient's noise that lies between their clusters.
+
+    Judged are: classes (as observed, where there is label noise), superclasses and the given column where the data
+    set has them, augmentations for images, random clusters, and k-means with several k on pixels, on gradients of the
+    last layer and on the projected full gradient.
+
+    Args:
+      config: the data, the model, and the batches as they will be drawn (`batches.groups`, `batches.group_size`).
+      options: how much is measured.
+      dataset: the data set, if it is there already; else images are read when they are asked for where that can be.
+      say: takes one line of progress.
+
+    Returns:
+      A `Diagnosis`.
+
+    Raises:
+      ValueError: the data set does not have the column.
+    """
+    options = options or DiagnosisOptions()
+    config = config.check()
+    dataset = build_data(config, lazy=True) if dataset is None else dataset
+    columns = dataset.train.columns
+    if options.column is not None and options.column not in columns:
+        known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
+        raise ValueError(f"there is no column {options.column!r}: {known}")
+    work = Measurement(config, dataset, options)
+    say(f"gradients of {len(work.chosen)} examples at the start")
+    grams = {"start": work.gram(work.start)}
+    say(f"{options.warmup_steps} steps of warm-up")
+    warm = work.warm_up()
+    say(f"gradients of {len(work.chosen)} examples after the warm-up")
+    grams["warm-up"] = work.gram(warm)
+    candidates = []
+    for name, ids, probs in _partitions(work, warm, say):
+        ids, probs = judgeable(ids, probs)
+        estimates = {stage: work.estimate(gram, ids, probs) for stage, gram in grams.items()}
+        plan = _composition(work, name, ids, len(probs))
+        noises = None
+        if plan is not None:
+            drawn, own = plan.batches(0, COMPOSED).cluster_ids, plan.probs
+            noises = {
+                stage: composed_batch_noise(
+                    gram, ids, drawn, config.batches.group_size, own,
+                    cluster_sizes=work.whole_sizes(ids, len(probs)), seed=options.seed,
+                )
+                for stage, gram in grams.items()
+            }  # fmt: skip
+        candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises))
+    shape = dataset.example_shape
+    if len(shape) == 3 and min(shape[:2]) >= 16:
+        say("augmentations as clusters")
+        estimates = {stage: work.augmented(params) for stage, params in (("start", work.start), ("warm-up", warm))}
+        candidates.append(Candidate("augmentations", 3, estimates))
+    batches = config.batches
+    rows = advise(
+        candidates,
+        num_groups=batches.groups,
+        group_size=batches.group_size,
+        num_parameters=work.network.num_parameters,
+        bytes_per_value=2 if config.optimizer.buffer_dtype == "bfloat16" else 4,
+    )
+    facts = {
+        "data": dataset.name,
+        "examples": work.size,
+        "model": config.model.name,
+        "parameters": work.network.num_parameters,
+        "label_noise": config.data.label_noise,
+        "groups": batches.groups,
+        "group_size": batches.group_size,
+        "composition": batches.composition,
+        "sample": len(work.chosen),
+        "warmup_steps": options.warmup_steps,
+        "stages": list(STAGES),
+        "measured": _as_drawn(work, grams["warm-up"]),
+        "summary": _summary(rows, batches.groups) + _about_composition(batches, rows, candidates),
+    }
+    return Diagnosis(rows, facts)
+
+
+def _partitions(
+    work: Measurement, params: Any, say: Callable[[str], None]
+) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
+    """Name, the sample's cluster ids and the clusters' probabilities, of every clustering that is a partition."""
+    train, options, chosen = work.dataset.train, work.options, work.chosen
+    yield work.classes, *shares(work.labels, chosen)
+    if work.noise is not None:
+        yield "true classes", *shares(train.labels, chosen)
+    for column in dict.fromkeys(("superclass", options.column)):
+        if column is not None and column in train.columns:
+            ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
+            yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)
+    classes = work.dataset.num_classes
+    ids = np.asarray(Clustering.random(work.size, min(classes, work.size), options.seed).assignments)
+    yield f"random, {classes}", *shares(ids, chosen)
+    embeddings = {
+        "pixels": work.pixels,
+        "last-layer gradients": work.embedding("last-layer", params),
+        "projected gradients": work.embedding("projected", params),
+    }
+    fitted = np.sort(work.rng.permutation(work.size)[: min(options.stream, work.size)])
+    numbers = options.numbers or tuple(dict.fromkeys((max(2, classes // 2), classes, 2 * classes)))
+    numbers = [number for number in numbers if number <= len(chosen) // 4]
+    for kind, embed in embeddings.items() if numbers else ():
+        say(f"k-means on {kind}")
+        # One pass finds the centres for every k, one counts, one assigns the sample: no embedding is kept.
+        models = [StreamingKMeans(number, seed=options.seed) for number in numbers]
+        for piece in embed(fitted):
+            for model in models:
+                model.partial_fit(piece)
+        counts = [np.zeros(number) for number in numbers]
+        for piece in embed(fitted):
+            for count, model in zip(counts, models):
+                count += np.bincount(model.assign(piece), minlength=len(count))
+        found: list[list[NDArray[np.int32]]] = [[] for _ in numbers]
+        for piece in embed(chosen):
+            for parts, model in zip(found, models):
+                parts.append(model.assign(piece))
+        for number, parts, count in zip(numbers, found, counts):
+            yield f"k-means on {kind}, {number}", np.concatenate(parts), count / count.sum()
+
+
+def _composition(work: Measurement, name: str, ids: NDArray, num_clusters: int) -> BatchPlan | None:
+    """The plan of batches that do not draw their clusters independently, for one clustering of the sample.
+
+    None where the formula is right (random; shuffled has its own column), and for given clusters that are those of
+    another clustering.
+    """
+    batches = work.config.batches
+    if batches.composition not in ("balanced", "given"):
+        return None
+    given = np.reshape(batches.given, (-1, batches.groups)) if batches.composition == "given" else None
+    if given is not None and (name != work.given_for or given.max(initial=0) >= num_clusters):
+        return None
+    return BatchPlan(
+        np.zeros(len(ids), np.int32), Clustering.from_column(ids), groups=batches.groups, group_size=1,
+        composition=batches.composition, seed=work.options.seed, given=given,
+    )  # fmt: skip
+
+
+def _as_drawn(work: Measurement, gram: NDArray[np.float64]) -> dict[str, Any] | None:
+    """The noise of batches of class-pure groups really drawn from the sample, beside the formula's.
+
+    None where batches have given clusters that are not classes, or that the sample does not have all.
+    """
+    batches = work.config.batches
+    classes, ids = np.unique(work.labels[work.chosen], return_inverse=True)
+    given = np.reshape(batches.given, (-1, batches.groups)) if batches.composition == "given" else None
+    if given is not None and (work.given_for is None or given.max(initial=0) >= len(classes)):
+        return None
+    clustering = Clustering.from_column(ids)
+    plan = BatchPlan(
+        ids, clustering, groups=batches.groups, group_size=batches.group_size,
+        composition=batches.composition, seed=work.options.seed, given=given,
+    )  # fmt: skip
+    drawn = plan.batches(0, COMPOSED).indices.reshape(COMPOSED, -1)
+    probs = clustering.probs if given is None else plan.probs
+    found = measured_batch_noise(gram, ids, drawn, probs, seed=work.options.seed)
+    return {
+        "clustering": work.classes,
+        "composition": batches.composition,
+        "batches": COMPOSED,
+        **asdict(found),
+    }
+
+
+def _about_composition(batches: BatchConfig, rows: list[Advice], candidates: list[Candidate]) -> list[str]:
+    """One line on the order of the clusters: that turns would be better, or for which rows other orders count."""
+    composition, row = batches.composition, _first(rows)
+    if composition == "random":
+        if row.verdict == "leave" or row.num_clusters <= batches.groups:
+            return []
+        return [
+            "Clusters are drawn at random here. If their order is yours to choose, let them take turns first "
+            f"(--set batches.composition=balanced): each of {row.num_clusters} is then seen every "
+            f"{round(row.num_clusters / batches.groups, 1):g} steps on average, and never much less often. In our "
+            "measurements that helped Momentum most, and Discover too."
+        ]
+    if composition == "shuffled":
+        return ["Batches are shuffled: their column counts; on them Discover has one cluster and is Momentum (QHM)."]
+    others = [candidate.name for candidate in candidates if candidate.noises is None]
+    line = f"Batches are {composition}: shares and gains are for {COMPOSED} batches composed so"
+    return [f"{line}, except for independent draws in: {', '.join(others)}." if others else f"{line}."]
+
+
+def _is_given(row: Advice) -> bool:
+    return not row.name.startswith(("k-means", "random"))
+
+
+def _first(rows: list[Advice]) -> Advice:
+    """The best clustering that is given, or else the best."""
+    return next(filter(_is_given, rows), rows[0])
+
+
+def _summary(rows: list[Advice], groups: int) -> list[str]:
+    """A few sentences: the best clustering that is given, the best that was found, and the control."""
+    given = [row for row in rows if _is_given(row)]
+    found = [row for row in rows if row.name.startswith("k-means")]
+    control = [row for row in rows if row.name.startswith("random")]
+    lines = [part[0].text for part in (given, found, control) if part]
+    row = _first(rows)
+    use, visits = row.setting, groups / row.num_clusters
+    capped = " (10% would need a longer memory than 0.98, the most that is advised)" if use.visit_rate > 0.1001 else ""
+    lines.append(
+        f"Why beta={use.beta:g} for {row.name}: a cluster is visited {visits:.2g} times a step on average; a visit "
+        f"then moves its buffer by {use.visit_rate:.0%}{capped}, so that it averages over about "
+        f"{1 / use.visit_rate:.0f} visits. Why nu={use.nu:g}: the fresh gradient then weighs 10% in a "
+        f"step, as in Momentum with 0.9."
+    )
+    return lines

@@ -1,0 +1,284 @@
+"""Is the advice worth anything? Predicted gain against measured gain, over many settings of one data set.
+
+For every way of drawing batches (number of groups, clustering, label noise) the advisor predicts how many times fewer
+steps Discover needs than Momentum; then both train on those batches and the steps to a target accuracy are counted.
+Each takes its learning rate from a grid, chosen on some seeds; the steps are counted on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from discover.lab.data import Clustering, Dataset
+from discover.lab.diagnostics.advisor import expected_gain, noise_ratio, recommend
+from discover.lab.diagnostics.batches import batch_noise
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.diagnose.measurement import DiagnosisOptions, Measurement, judgeable, shares
+from discover.lab.experiments.diagnose.steps_to_target import Race, Steps
+from discover.lab.experiments.run.build import build_clustering, build_data
+
+__all__ = ["Plan", "rank_correlation", "validate"]
+
+_COLUMN = "kmeans of the validation"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is tried.
+
+    Attributes:
+      groups: numbers of groups; the batch size stays the same.
+      clusterings: names for `clusters.by`.
+      label_noise: probabilities.
+      batch_size: examples per batch.
+      steps: after which a training is given up.
+      eval_every: steps between evaluations, how finely steps are counted.
+      targets: accuracy to reach, by label noise.
+      momentum_rates: learning rates tried for Momentum.
+      discover_rates: learning rates tried for Discover.
+      tuning_seeds: on which learning rates are chosen.
+      seeds: on which steps are counted.
+      betas: further β tried for Discover beside the advised one, with ν = 0.9/β.
+    """
+
+    groups: tuple[int, ...] = (1, 2, 4, 8)
+    clusterings: tuple[str, ...] = ("classes", "kmeans", "random")
+    label_noise: tuple[float, ...] = (0.0, 0.4)
+    batch_size: int = 32
+    steps: int = 1000
+    eval_every: int = 10
+    targets: tuple[float, ...] = (0.85, 0.7)
+    momentum_rates: tuple[float, ...] = (0.1, 0.3, 1.0, 0.03, 3.0)
+    discover_rates: tuple[float, ...] = (0.1, 0.3, 1.0, 0.03, 3.0)
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (3, 4, 5, 6, 7)
+    betas: tuple[float, ...] = (0.9, 0.95, 0.98, 0.99)
+
+    @property
+    def settings(self) -> list[tuple[str, int, float, float]]:
+        """Clustering, groups, label noise and target of every setting, in order."""
+        return [
+            (by, groups, noise, target)
+            for noise, target in zip(self.label_noise, self.targets, strict=True)
+            for by in self.clusterings
+            for groups in self.groups
+        ]
+
+
+def validate(
+    config: Config,
+    plan: Plan | None = None,
+    *,
+    dataset: Dataset | None = None,
+    options: DiagnosisOptions | None = None,
+    rows: Sequence[dict[str, Any]] = (),
+    say: Callable[[str], None] = lambda line: None,
+    save: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> dict[str, Any]:
+    """Predicts and measures the gain of Discover over Momentum in every setting of `plan`.
+
+    Args:
+      config: data and model; batches, clusters, noise and optimizer are set from the plan.
+      plan: what is tried.
+      dataset: the data set, if it is loaded already.
+      options: of the diagnosis.
+      rows: of an earlier record of the same plan: they are not measured again.
+      say: takes one line of progress.
+      save: takes the record after every setting.
+
+    Returns:
+      `rows` (one per setting), `rank_correlation`, Momentum's steps on shuffled batches (`shuffled`), the plan and what
+      it ran on; JSON-able.
+    """
+    plan = plan or Plan()
+    dataset = build_data(config) if dataset is None else dataset
+    options = options or DiagnosisOptions()
+    race = Race(dataset, plan.steps, plan.tuning_seeds, plan.seeds)
+    known = {(row["clustering"], row["groups"], row["label_noise"]): row for row in rows}
+    record = _record(config, dataset, plan)
+    looks: dict[float, _Look] = {}
+    for by, groups, noise, target in plan.settings:
+        row = known.get((by, groups, noise))
+        if row is None:
+            if noise not in looks:
+                looks[noise] = _Look(_base(config, plan, noise), dataset, options)
+            row = looks[noise].row(by, groups, plan, race, target)
+        record["rows"].append(row)
+        record |= rank_correlation(record["rows"])
+        say(
+            f"{by}, {groups} groups, noise {noise:g}: expected {row['predicted']:.2f}, measured "
+            f"{row['measured']:.2f} (Momentum {row['momentum_steps']:g}, Discover {row['discover_steps']:g} steps"
+            f"{_given_up(row, len(plan.seeds))})"
+        )
+        save(record)
+    for noise, target in zip(plan.label_noise, plan.targets):
+        shuffled = _base(config, plan, noise).with_values({"batches.composition": "shuffled"})
+        record["shuffled"].append({"label_noise": noise, **_flat("momentum", _momentum(shuffled, plan, race, target))})
+    save(record)
+    return record
+
+
+def _record(config: Config, dataset: Dataset, plan: Plan) -> dict[str, Any]:
+    return {
+        "data": dataset.name,
+        "examples": len(dataset.train),
+        "example_shape": list(dataset.example_shape),
+        "model": asdict(config.model),
+        "plan": asdict(plan),
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "rows": [],
+        "shuffled": [],
+    }
+
+
+def _base(config: Config, plan: Plan, noise: float) -> Config:
+    return config.with_values(
+        {
+            "data.label_noise": noise,
+            "training.eval_every": plan.eval_every,
+            "training.steps_per_dispatch": plan.eval_every,
+            "training.log_every": plan.eval_every,
+            "batches.groups": 1,
+            "batches.group_size": plan.batch_size,
+            "batches.composition": "random",
+        }
+    )
+
+
+class _Look:
+    """What the advisor sees at one level of label noise, and the settings judged from it."""
+
+    def __init__(self, base: Config, dataset: Dataset, options: DiagnosisOptions):
+        self.base, self.dataset = base, dataset
+        self.work = Measurement(base, dataset, options)
+        self.params = {"start": self.work.start, "warm-up": self.work.warm_up()}
+        self.grams = {stage: self.work.gram(params) for stage, params in self.params.items()}
+        self.clusterings: dict[str, Clustering] = {}
+
+    def row(self, by: str, groups: int, plan: Plan, race: Race, target: float) -> dict[str, Any]:
+        """One setting: what was expected, and what came."""
+        setting = self.base.with_values(
+            {"clusters.by": by, "batches.groups": groups, "batches.group_size": plan.batch_size // groups}
+        )
+        if by not in self.clusterings:
+            self.clusterings[by] = build_clustering(setting, self.dataset, self.work.noise)
+        clustering = self.clusterings[by]
+        if by == "kmeans":  # found once, not again for every training
+            columns = {**race.dataset.train.columns, _COLUMN: clustering.assignments}
+            race.dataset = replace(race.dataset, train=replace(race.dataset.train, columns=columns))
+            setting = setting.with_values({"clusters.by": "column", "clusters.column": _COLUMN})
+        row = {"clustering": by, "groups": groups, "group_size": plan.batch_size // groups}
+        row |= {"label_noise": self.base.data.label_noise, "target": target}
+        row |= self._predict(clustering, setting)
+        return row | _measure(setting, plan, race, target, clustering.num_clusters)
+
+    def _predict(self, clustering: Clustering, config: Config) -> dict[str, Any]:
+        setting = recommend(clustering.num_clusters, config.batches.groups)
+        result: dict[str, Any] = {"num_clusters": clustering.num_clusters, "beta": setting.beta, "nu": setting.nu}
+        for stage, gram in self.grams.items():
+            if clustering.overlapping:  # augmentations: every cluster holds every example
+                estimate, probs = self.work.augmented(self.params[stage]), np.asarray(clustering.probs)
+            else:
+                ids = self.work.labels if clustering.noise is not None else clustering.assignments
+                sample, probs = judgeable(*shares(np.asarray(ids), self.work.chosen))
+                estimate = self.work.estimate(gram, sample, probs)
+            noise = batch_noise(
+                estimate.in_cluster.value,
+                estimate.between_cluster.value,
+                num_groups=config.batches.groups,
+                group_size=config.batches.group_size,
+            )
+            result[f"share_{stage}"] = noise.between_share
+            result[f"noise_ratio_{stage}"] = noise_ratio(estimate, noise, setting.visit_rate, float(probs @ probs))
+            result[f"noise_to_signal_{stage}"] = noise.total / max(estimate.mean_square.value, 1e-12)
+        result["predicted"] = expected_gain(result["noise_ratio_warm-up"])
+        return result
+
+
+def _measure(config: Config, plan: Plan, race: Race, target: float, num_clusters: int) -> dict[str, Any]:
+    """Steps to the target for both optimizers at their chosen learning rates."""
+    advised = recommend(num_clusters, config.batches.groups)
+    ours = config.with_values({"optimizer.name": "discover", "optimizer.beta": 0.9, "optimizer.nu": 1.0})
+
+    def discover(beta: float, nu: float) -> Steps:
+        choices = [{"learning_rate": rate, "beta": beta, "nu": nu} for rate in plan.discover_rates]
+        return race.steps(ours, choices, target)
+
+    momentum, found = _momentum(config, plan, race, target), discover(advised.beta, advised.nu)
+    low, high = _gain_interval(momentum.by_seed, found.by_seed)
+    return {
+        **_flat("momentum", momentum),
+        **_flat("discover", found),
+        "discover_steps_by_beta": {f"{beta:g}": discover(beta, min(1.0, 0.9 / beta)).mean for beta in plan.betas},
+        "measured": momentum.mean / found.mean,
+        "measured_low": low,
+        "measured_high": high,
+        "censored": min(momentum.reached, found.reached) < len(plan.seeds),
+    }
+
+
+def _given_up(row: dict[str, Any], seeds: int) -> str:
+    """Who did not always arrive: then the gain is no more than a bound."""
+    missing = [(name, seeds - row[f"{name.lower()}_reached"]) for name in ("Momentum", "Discover")]
+    return "".join(f"; {name} not there with {count} of {seeds} seeds" for name, count in missing if count)
+
+
+def _momentum(config: Config, plan: Plan, race: Race, target: float) -> Steps:
+    plain = config.with_values({"optimizer.name": "momentum", "optimizer.beta": 0.9})
+    return race.steps(plain, [{"learning_rate": rate} for rate in plan.momentum_rates], target)
+
+
+def _flat(name: str, steps: Steps) -> dict[str, Any]:
+    return {
+        f"{name}_rate": steps.values["learning_rate"],
+        f"{name}_steps": steps.mean,
+        f"{name}_steps_by_seed": list(steps.by_seed),
+        f"{name}_reached": steps.reached,
+    }
+
+
+def _gain_interval(momentum: Sequence[int], discover: Sequence[int]) -> tuple[float, float]:
+    """A 95% bootstrap interval of the ratio of mean steps, over seeds (the same ones for both, so drawn together)."""
+    pick = np.random.default_rng(0).integers(0, len(momentum), (1000, len(momentum)))
+    ratio = np.asarray(momentum, float)[pick].mean(axis=1) / np.asarray(discover, float)[pick].mean(axis=1)
+    low, high = np.quantile(ratio, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def rank_correlation(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Spearman's rank correlation of predicted and measured gains, with a bootstrap interval over settings."""
+    predicted = np.array([row["predicted"] for row in rows])
+    measured = np.array([row["measured"] for row in rows])
+    rng = np.random.default_rng(0)
+    again = []
+    for _ in range(1000):
+        pick = rng.integers(0, len(rows), len(rows))
+        again.append(_spearman(predicted[pick], measured[pick]))
+    known = [value for value in again if np.isfinite(value)]
+    low, high = np.quantile(known, [0.025, 0.975]) if known else (float("nan"), float("nan"))
+    return {
+        "rank_correlation": _spearman(predicted, measured),
+        "rank_correlation_low": float(low),
+        "rank_correlation_high": float(high),
+    }
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float:
+    ranks = [_ranks(values) for values in (a, b)]
+    spread = [rank.std() for rank in ranks]
+    if min(spread) == 0:
+        return float("nan")
+    return float(np.mean((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())) / (spread[0] * spread[1]))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0, equal values sharing their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts + 1) / 2)[inverse]

@@ -1,0 +1,110 @@
+"""`discover reproduce advice`: is the expected gain of `discover diagnose` the gain that training shows?
+
+Digits always, CIFAR-10 where its files are. A record is written after every setting, and a second call goes on from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discover.lab.data import Dataset, Split, load
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.diagnose.validate_advice import Plan, validate
+from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.experiments.run.build import build_data
+from discover.lab.records import finite, write_text
+
+__all__ = ["DIGITS", "SMALL_CIFAR", "reproduce_advice", "small_images"]
+
+DIGITS = Plan()
+"""How the advice was checked on the embedded digits."""
+SMALL_CIFAR = Plan(
+    clusterings=("classes", "kmeans", "random", "augmentations"),
+    batch_size=32,
+    steps=800,
+    eval_every=25,
+    targets=(0.25, 0.22),
+    momentum_rates=(0.1, 0.3, 0.03, 1.0),
+    discover_rates=(0.1, 0.3, 0.03, 1.0),
+    tuning_seeds=(0, 1),
+    seeds=(2, 3, 4, 5),
+    betas=(),
+)
+"""Targets a little above twice chance: what Momentum can reach on class-pure batches in so many steps."""
+
+_QUICK: dict[str, Any] = {
+    "groups": (2,),
+    "label_noise": (0.0,),
+    "steps": 300,
+    "momentum_rates": (0.1, 0.3),
+    "discover_rates": (0.1, 0.3),
+    "tuning_seeds": (0,),
+    "seeds": (1, 2),
+    "betas": (),
+}
+
+
+def reproduce_advice(
+    out_dir: str | Path,
+    data: str | None = None,
+    *,
+    quick: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, dict[str, Any]]:
+    """Validates the advice on digits, and on small CIFAR-10 images where `data` says where CIFAR-10 is.
+
+    Args:
+      out_dir: takes `validation-digits.json` and `validation-cifar10.json`; what is there already is not trained again.
+      data: CIFAR-10's archive or folder; None leaves it out.
+      quick: a few settings only; for a look, or a test.
+      say: takes one line of progress.
+
+    Returns:
+      The records, by data set.
+    """
+    out = Path(out_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    config = get_preset("digits").config
+    jobs: dict[str, tuple[Config, Plan, Dataset]] = {"digits": (config, DIGITS, build_data(config))}
+    if data is not None:
+        model = {"model.name": "cnn", "model.depth": 3, "model.width": 8}
+        images = small_images(load("cifar10", data), 6000).split_validation(1 / 12)
+        jobs["cifar10"] = (Config(name="cifar10").with_values(model), SMALL_CIFAR, images)
+    records = {}
+    for name, (own, plan, dataset) in jobs.items():
+        if quick:
+            plan = replace(plan, **_QUICK, targets=(plan.targets[0],))
+        path = out / f"validation-{name}.json"
+        done = _earlier(path, plan, dataset)
+        records[name] = validate(
+            own, plan, dataset=dataset, rows=done, say=lambda line, name=name: say(f"{name}: {line}"),
+            save=lambda record, path=path: write_text(path, json.dumps(finite(record), indent=1) + "\n"),
+        )  # fmt: skip
+    return records
+
+
+def small_images(dataset: Dataset, number: int, seed: int = 0) -> Dataset:
+    """Some of a data set's training images, averaged down to half their height and width; without test images."""
+    train = dataset.train
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(train))[:number])
+    images = train.images[chosen]
+    count, height, width, channels = images.shape
+    halves = images.reshape(count, height // 2, 2, width // 2, 2, channels)
+    small = np.rint(halves.mean(axis=(2, 4))).astype(np.uint8)
+    part = Split(small, train.labels[chosen])
+    return replace(dataset, train=part, test=part.subset(np.arange(0)), validation=None)
+
+
+def _earlier(path: Path, plan: Plan, dataset: Dataset) -> list[dict[str, Any]]:
+    """The rows of a record of the same plan and data."""
+    if not path.is_file():
+        return []
+    record = json.loads(path.read_text())
+    same = record.get("plan") == json.loads(json.dumps(asdict(plan))) and record.get("examples") == len(dataset.train)
+    return record["rows"] if same else []

@@ -1,0 +1,92 @@
+r"""How far the running mean ḡ has come from what it should be, Σ_n p_n g_n, while a network trains.
+
+The invariant ḡ = Σ p_n g_n is what makes the step unbiased. The library's rule keeps it by construction, to rounding;
+the printed Algorithm 1 keeps it for one group in a batch (with α_n = α/p_n) and loses it for several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discover.lab.data import Dataset
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.run.build import (
+    Member,
+    build_members,
+    build_network_for,
+    build_plan,
+    build_programs,
+    drawer,
+    total_steps,
+    traced_names,
+)
+from discover.lab.training.placement import Placement
+from discover.lab.training.program import Members
+from discover.rule import DiscoverState
+
+__all__ = ["drift_of", "measure_drift"]
+
+
+def measure_drift(
+    config: Config, dataset: Dataset, *, check_time: Callable[[], None] = lambda: None
+) -> list[dict[str, Any]]:
+    """Trains one seed of a Discover optimizer and measures the drift after every dispatch.
+
+    Args:
+        config: with one seed, an optimizer that keeps a buffer per cluster.
+        dataset: what ``config.data`` describes.
+        check_time: called between dispatches; raises when the time is up.
+
+    Returns:
+        ``[{"step", "loss", "drift"}, ...]``: mean training loss since the last line, and ‖ḡ − Σ p_n g_n‖/‖Σ p_n g_n‖.
+        It ends early where the loss is no longer finite.
+    """
+    member = Member(config.training.seeds[0])
+    names = traced_names(config, [member])
+    steps = total_steps(config, dataset)
+    plan = build_plan(config, dataset, member.seed)
+    programs = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
+    placement = Placement()
+    members = Members(*placement.members(tuple(build_members(config, [member], names, steps)[0])))
+    images, draw = placement.data(dataset.train.images), drawer([plan])
+    measure = jax.jit(lambda opt_state: drift_of(opt_state, plan.probs))
+    state, lines = programs.start(members), []
+    size = programs.steps_per_dispatch
+    for first in range(0, steps, size):
+        check_time()
+        count = min(size, steps - first)
+        batches = placement.batches(draw(first, size))
+        state, metrics = programs.advance(state, members, batches, images, first, count)
+        loss = float(np.mean(np.asarray(metrics.loss)[:count]))
+        drift = float(measure(jax.tree.map(lambda x: x[0], state.opt_state)))
+        lines.append({"step": first + count, "loss": loss, "drift": drift})
+        if not math.isfinite(loss):
+            break
+    return lines
+
+
+def drift_of(opt_state: Any, probs: Any) -> jax.Array:
+    """‖ḡ − Σ_n p_n g_n‖/‖Σ_n p_n g_n‖ of an optimizer's state, over all parameters.
+
+    Raises:
+        ValueError: the optimizer keeps no buffer per cluster.
+    """
+    found = [x for x in jax.tree.leaves(opt_state, is_leaf=_is_state) if _is_state(x)]
+    if len(found) != 1:
+        raise ValueError(f"expected one state with a buffer per cluster, found {len(found)}")
+    weights = jnp.asarray(probs, jnp.float32)
+    means, buffers = jax.tree.leaves(found[0].mean), jax.tree.leaves(found[0].buffers)
+    sums = [jnp.tensordot(weights, b.astype(jnp.float32), axes=1) for b in buffers]
+    apart = sum(jnp.sum((mean - total) ** 2) for mean, total in zip(means, sums))
+    size = sum(jnp.sum(total**2) for total in sums)
+    return jnp.sqrt(apart / size)
+
+
+def _is_state(x: Any) -> bool:
+    return isinstance(x, DiscoverState)

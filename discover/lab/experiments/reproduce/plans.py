@@ -1,0 +1,383 @@
+"""What each of our results consists of, as data: optimizers, settings, seeds, learning rates.
+
+A *result* (`results-a` … `results-g`) has one or a few *panels*, each a table and a figure. A panel has *rows*: an
+optimizer in a setting, with the learning rates from which the best on the validation split is taken. Every row of a
+panel has the same budget: each learning rate is tried with the tuning seeds, a grid whose best rate is at its end goes
+on there (at most so many steps), and the chosen one is trained with all seeds. Rows that several results have in common
+are trained once.
+
+Scales: `small` is for one GPU (WideResNet-16-2 on CIFAR-10), `digits` rehearses the same on a CPU in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from discover.lab.experiments.config.config import HYPERPARAMETERS, OPTIMIZERS, Config, ConfigError
+from discover.lab.experiments.config.values import choose
+from discover.lab.experiments.presets.presets import OURS, PLAIN, get_preset
+from discover.lab.experiments.reproduce.scales import SCALES, Scale
+
+Figure = Literal["comparison", "structures", "groups", "grid"]
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+ADAM_RATES = (0.00003, 0.0001, 0.0003, 0.001, 0.003)
+"""As many, as far apart, around where Adam and Discover before Adam are at their best."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a panel's table.
+
+    Attributes:
+        label: `OPTIMIZER` or `OPTIMIZER-VARIANT`, unique in its panel.
+        config: everything but the learning rate and the seed.
+        learning_rates: the grid.
+        facets: what the figure arranges the rows by.
+        reference: whether it is drawn as a line to compare with (the control).
+    """
+
+    label: str
+    config: Config
+    learning_rates: tuple[float, ...]
+    facets: Mapping[str, Any] = field(default_factory=dict)
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A table and a figure.
+
+    Attributes:
+        name: of its folder.
+        title: of its figure.
+        rows: in the order of the table.
+        seeds: of the chosen learning rate.
+        tuning_seeds: of every learning rate.
+        figure: how it is drawn.
+        checkpoints: whether its runs are long enough to be worth continuing in the middle.
+        extensions: how many rates a row may add to its grid, one at a time, while the best one is at its end.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    tuning_seeds: tuple[int, ...]
+    figure: Figure = "comparison"
+    checkpoints: bool = False
+    extensions: int = 0
+
+    @property
+    def num_trainings(self) -> int:
+        """How many networks are trained for it at the least, if none is there yet."""
+        extra = len(set(self.seeds) - set(self.tuning_seeds))
+        return sum(len(row.learning_rates) * len(self.tuning_seeds) + extra for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One of our results, at some scale.
+
+    Attributes:
+        name: one of :data:`RESULTS`.
+        question: what it answers.
+        panels: in order.
+        drift: rows (panel, label) of which ‖ḡ − Σ p_n g_n‖ is measured as well, at the learning rate chosen for them.
+    """
+
+    name: str
+    question: str
+    panels: tuple[Panel, ...]
+    drift: tuple[tuple[str, str], ...] = ()
+
+
+DRIFT: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "results-f": (
+        ("eight-groups", "paper_discover"),
+        ("eight-groups", "paper_discover_qhm"),
+        ("eight-groups", "paper_discover_igt"),
+        ("eight-groups", "discover-mapped"),
+        ("one-group", "paper_discover-one group"),
+        ("one-group", "discover-one group"),
+    )
+}
+
+
+RESULTS: Mapping[str, str] = {
+    "results-a": "Classes as clusters, clean labels: eight optimizers on class-pure batches (G = 8); shuffled ones.",
+    "results-b": "The same with label noise 0.4, and a long run at 0.8 for Momentum and Discover.",
+    "results-c": "Cluster structures: classes, augmentations, random, k-means.",
+    "results-d": "Purity: 1, 2, 4 or 8 class-pure groups in a batch, for Momentum, Adam and Discover; classes in turn.",
+    "results-e": "ν and β: a grid for Discover.",
+    "results-f": "The printed equations beside ours: where they drift, and where they hold.",
+    "results-g": "Discover before Adam: Adam alone and behind Discover, 8 or 2 class-pure groups in a batch.",
+}
+
+
+def get_result(
+    name: str, scale: str = "small", *, overrides: Sequence[str] = (), seeds: Sequence[int] | None = None
+) -> Result:
+    """The result of that name, every configuration checked.
+
+    Args:
+        name: one of :data:`RESULTS`.
+        scale: one of :data:`SCALES`.
+        overrides: ``key=value`` texts applied to every configuration.
+        seeds: instead of the panels' own; the first one tunes.
+
+    Raises:
+        ConfigError: an unknown name, or a value that cannot be.
+    """
+    choose("result", name, RESULTS)
+    size = SCALES[choose("scale", scale, SCALES)]
+    panels = _BUILDERS[name](_Maker(size))
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        if key in ("optimizer.name", "optimizer.learning_rate", "training.seeds", "name"):
+            raise ConfigError(f"{key} is what {name} varies; it cannot be set")
+    if seeds is not None and not seeds:
+        raise ConfigError("a result needs at least one seed, got none")
+    changed = []
+    for panel in panels:
+        rows = []
+        for row in panel.rows:
+            config = row.config
+            for text in overrides:
+                changed_config = config.override([text])
+                if text.partition("=")[0].strip() not in _foreign(config.optimizer.name):
+                    config = changed_config
+            rows.append(dataclasses.replace(row, config=config.check()))
+        own = panel.seeds if seeds is None else tuple(seeds)
+        tuning = panel.tuning_seeds if seeds is None else tuple(seeds)[:1]
+        changed.append(dataclasses.replace(panel, rows=tuple(rows), seeds=own, tuning_seeds=tuning))
+    return Result(name, RESULTS[name], tuple(changed), DRIFT.get(name, ()))
+
+
+def _foreign(optimizer: str) -> set[str]:
+    """The hyperparameters of others: `--set optimizer.nu=0.5` is for those that have a ν."""
+    own = (*OPTIMIZERS[optimizer], "learning_rate", "weight_decay", "l2", "clip_norm")
+    return {f"optimizer.{name}" for name in HYPERPARAMETERS if name not in own}
+
+
+class _Maker:
+    """Makes rows at one scale."""
+
+    def __init__(self, scale: Scale):
+        self.scale = scale
+
+    def row(
+        self,
+        optimizer: str,
+        variant: str = "",
+        *,
+        clusters: str = "classes",
+        groups: int = 8,
+        length: float = 1.0,
+        changes: Mapping[str, Any] | None = None,
+        hyperparameters: Mapping[str, float] | None = None,
+        rates: tuple[float, ...] | None = None,
+        lowest_rate: bool = True,
+        facets: Mapping[str, Any] | None = None,
+        reference: bool = False,
+    ) -> Row:
+        """An optimizer with the library's defaults (or ``hyperparameters``) in a setting.
+
+        Without ``lowest_rate`` the grid begins one rate higher: at eight groups and clean labels the lowest is far
+        from the best one for every optimizer (results-a). Where it is not, the grid goes on to it.
+        """
+        scale = self.scale
+        values = dict(hyperparameters or get_preset("digits").hyperparameters(optimizer))
+        values.pop("learning_rate", None)
+        config = get_preset(scale.presets[clusters]).config.with_values(
+            {
+                **scale.changes,
+                "optimizer.name": optimizer,
+                **{f"optimizer.{key}": value for key, value in values.items()},
+                "clusters.by": clusters,
+                "batches.groups": groups,
+                "batches.group_size": scale.batch // groups,
+                "training.on_nonfinite": "stop",
+                **(changes or {}),
+            }
+        )
+        if length != 1.0:
+            kind = "epochs" if config.training.epochs is not None else "steps"
+            longer = length * getattr(config.training, kind)
+            config = config.with_values({f"training.{kind}": int(longer) if kind == "steps" else longer})
+        if rates is None:
+            grid = ADAM_RATES if "adam" in optimizer else RATES
+            rates = tuple(rate for rate in grid[scale.every_rate] if lowest_rate or rate != grid[0])
+        label = f"{optimizer}-{variant}" if variant else optimizer
+        return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference)
+
+    def panel(self, name: str, title: str, rows: Sequence[Row], **options: Any) -> Panel:
+        """A panel with this scale's seeds."""
+        values: dict[str, Any] = {"seeds": self.scale.seeds, "tuning_seeds": self.scale.tuning_seeds, **options}
+        values.setdefault("extensions", self.scale.extensions)
+        return Panel(name, title, tuple(rows), **values)
+
+
+def _all_optimizers(make: _Maker, **options: Any) -> list[Row]:
+    """The eight on class-pure batches; then the control. (Discover on shuffled batches is QHM, exactly.)"""
+    pure = [make.row(name, **options) for name in (*PLAIN, *OURS)]
+    changes = {**options.pop("changes", {}), "batches.composition": "shuffled"}
+    shuffled = [make.row(name, "shuffled", changes=changes, reference=True, **options) for name in ("momentum", "adam")]
+    return [*pure, *shuffled]
+
+
+def _results_a(make: _Maker) -> list[Panel]:
+    return [make.panel("clean", "Classes as clusters, clean labels", _all_optimizers(make))]
+
+
+def _results_b(make: _Maker) -> list[Panel]:
+    options: dict[str, Any] = {"changes": {"data.label_noise": 0.4}, "lowest_rate": False}
+    noisy = _all_optimizers(make, length=make.scale.noise_length, **options)
+    options = {"changes": {"data.label_noise": 0.8}, "length": make.scale.long_length, "rates": (0.1, 0.3)}
+    long = [make.row(name, **options) for name in ("momentum", "discover")]
+    return [
+        make.panel("noise-0.4", "Classes as clusters, label noise 0.4", noisy),
+        make.panel("noise-0.8-long", "Label noise 0.8, a long run", long, seeds=(0,), tuning_seeds=(0,),
+                   checkpoints=True),
+    ]  # fmt: skip
+
+
+def _results_c(make: _Maker) -> list[Panel]:
+    rows = []
+    for clusters in ("classes", "augmentations", "random", "kmeans"):
+        for optimizer in ("momentum", "discover"):
+            changes = {} if clusters in ("classes", "augmentations") else {"clusters.number": 10}
+            options: dict[str, Any] = {"changes": changes, "facets": {"clusters": clusters}, "lowest_rate": False}
+            rows.append(make.row(optimizer, clusters, clusters=clusters, **options))
+    shuffled = {"batches.composition": "shuffled"}
+    rows.append(make.row("momentum", "shuffled", changes=shuffled, lowest_rate=False, reference=True))
+    # What Discover is without clusters: tells what it gains by its clusters from what it gains by β and ν.
+    same = get_preset("digits").hyperparameters("discover")
+    rows.append(make.row("qhm", "shuffled", hyperparameters=same, changes=shuffled, lowest_rate=False, reference=True))
+    return [make.panel("structures", "Test accuracy by what the clusters are", rows, figure="structures")]
+
+
+def _by_groups(make: _Maker, optimizers: Sequence[str], numbers: Sequence[int], **options: Any) -> list[Row]:
+    """Each optimizer on class-pure batches of so many groups, the examples of a batch always the same number."""
+    return [
+        make.row(
+            optimizer,
+            f"{groups} group{'s' if groups > 1 else ''}",
+            groups=groups,
+            facets={"groups": groups},
+            **options,
+        )
+        for optimizer in optimizers
+        for groups in numbers
+    ]
+
+
+def _results_d(make: _Maker) -> list[Panel]:
+    rows = _by_groups(make, ("momentum", "adam", "discover"), (1, 2, 4, 8))
+    shuffled = {"batches.composition": "shuffled"}
+    rows += [make.row(name, "shuffled", changes=shuffled, reference=True) for name in ("momentum", "adam")]
+    width = {"model.width": 2 * make.scale.changes["model.width"]}
+    even = {**width, "batches.composition": "balanced"}
+    wider = [
+        make.row(
+            "discover",
+            f"beta={beta:g} nu={nu:g}",
+            groups=2,
+            hyperparameters={"beta": beta, "nu": nu},
+            rates=(0.03, 0.05, 0.1),
+            changes=width,
+        )
+        for beta, nu in ((0.95, 0.95), (0.97, 0.93), (0.95, 0.9))
+    ]
+    momentum_rates = (0.01, 0.03, 0.1)
+    wider += [
+        make.row("momentum", "random", groups=2, rates=momentum_rates, changes=width),
+        make.row("discover", "balanced", groups=2, rates=(0.05, 0.1, 0.2), changes=even),
+        make.row("momentum", "balanced", groups=2, rates=momentum_rates, changes=even),
+    ]
+    return [
+        make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups"),
+        make.panel(
+            "wider",
+            "Two groups in a batch, classes at random and in turn, network of twice the width",
+            wider,
+        ),
+    ]
+
+
+def _results_e(make: _Maker) -> list[Panel]:
+    rows = [
+        make.row(
+            "discover",
+            f"beta={beta:g} nu={nu:g}",
+            hyperparameters={"beta": beta, "nu": nu},
+            rates=(0.1, 0.3, 1.0),
+            facets={"beta": beta, "nu": nu},
+        )
+        for beta in make.scale.betas
+        for nu in make.scale.nus
+    ]
+    pairs = [
+        make.row(
+            "discover", f"beta={beta:g}", groups=2, hyperparameters={"beta": beta, "nu": 0.95}, rates=(0.03, 0.1, 0.3)
+        )
+        for beta in sorted({*make.scale.betas, 0.98})  # which is what the advisor says for ten clusters and two groups
+    ]
+    halves = make.row("discover", "bfloat16 buffers", changes={"optimizer.buffer_dtype": "bfloat16"})
+    return [
+        make.panel("nu-beta", "Discover: test accuracy by β and ν", rows, seeds=(0, 1), figure="grid"),
+        make.panel("beta-2-groups", "Discover with two groups in a batch: test accuracy by β, ν = 0.95", pairs),
+        make.panel("buffers", "Discover: float32 buffers and bfloat16 ones", [make.row("discover"), halves]),
+    ]
+
+
+def _results_f(make: _Maker) -> list[Panel]:
+    paper = get_preset("cifar10-classes")
+    rows = []
+    for name in OURS:
+        printed = f"paper_{name}"
+        rows += [
+            make.row(printed, hyperparameters=paper.hyperparameters(printed), lowest_rate=False),
+            make.row(name, "mapped", hyperparameters=paper.hyperparameters(name), lowest_rate=False),
+            make.row(name, lowest_rate=False),
+        ]
+    alpha = 0.05
+    one = [
+        make.row("paper_discover", "one group", groups=1, hyperparameters={"alpha": alpha}),
+        make.row("discover", "one group", groups=1, hyperparameters={"beta": 1 - alpha, "nu": 0.0}),
+    ]
+    return [
+        make.panel("eight-groups", "The paper's values as printed and mapped to ours, and our defaults", rows),
+        make.panel("one-group", "One group in a batch: printed and ours (ν = 0) are one algorithm", one),
+    ]
+
+
+def _results_g(make: _Maker) -> list[Panel]:
+    shuffled = {"changes": {"batches.composition": "shuffled"}, "reference": True}
+    behind = _by_groups(make, ("discover_adam",), (2, 8))
+    # `discover_adam` leaves Adam's own momentum out, which helps on pure batches by itself: hence the second panel.
+    without = {**get_preset("digits").hyperparameters("adam"), "beta1": 0.0}
+    usual = [*_by_groups(make, ("adam",), (2, 8)), *behind, make.row("adam", "shuffled", **shuffled)]
+    fair = [
+        *_by_groups(make, ("adam",), (2, 8), hyperparameters=without),
+        *behind,
+        make.row("adam", "shuffled", hyperparameters=without, **shuffled),
+    ]
+    title = "Discover before Adam: accuracy by class-pure groups"
+    return [
+        make.panel("before-adam", title, usual, figure="groups"),
+        make.panel("before-adam-same-beta1", f"{title}, β1 = 0 in both", fair, figure="groups"),
+    ]
+
+
+_BUILDERS: Mapping[str, Callable[[_Maker], list[Panel]]] = {
+    "results-a": _results_a,
+    "results-b": _results_b,
+    "results-c": _results_c,
+    "results-d": _results_d,
+    "results-e": _results_e,
+    "results-f": _results_f,
+    "results-g": _results_g,
+}

@@ -1,0 +1,113 @@
+"""Units: single trainings in one pool, named by what they train, so that nothing is trained twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from discover.lab import records
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.reproduce.plans import Row
+from discover.lab.experiments.sweep.claims import Deadline, claim
+
+__all__ = ["Pool", "is_done", "unit_config", "unit_name"]
+
+
+class Pool:
+    """The units of a folder; trains those that are missing."""
+
+    def __init__(
+        self, out: Path, limit: Deadline, command: Sequence[str] | None, programs: MutableMapping[str, Any]
+    ) -> None:
+        self.out, self.limit, self.command, self.programs = out, limit, command, programs
+        self.trained = 0
+        self.data_name: str | None = None
+        self._datasets: dict[str, Any] = {}
+
+    def member(self, config: Config, checkpoints: bool) -> dict[str, Any]:
+        """The one member of a unit's summary, with null in place of what diverged."""
+        return (records.read_summary(self.unit(config, checkpoints)) or {})["members"][0]
+
+    def unit(self, config: Config, checkpoints: bool) -> Path:
+        """The folder of a finished unit; trains it where it is not."""
+        path = self.out / "units" / unit_name(config)
+        with claim(self.out / "units" / "locks" / f"{path.name}.lock", wait=True):
+            if not is_done(path):
+                self.limit.check()
+                self._train(config, path, checkpoints)
+                self.trained += 1
+        return path
+
+    def dataset(self, config: Config) -> Any:
+        """The unit's data; the last one used is kept, since units that follow each other mostly share theirs."""
+        from discover.lab.experiments.run.build import build_data
+
+        data = config.data
+        key = json.dumps([data.source, data.path, data.size, data.validation, data.split_seed])
+        if key not in self._datasets:
+            self._datasets = {key: build_data(config)}
+        self.data_name = self._datasets[key].name
+        return self._datasets[key]
+
+    def _train(self, config: Config, path: Path, checkpoints: bool) -> None:
+        from discover.lab.experiments.run.run import run
+        from discover.lab.training.errors import NonFiniteLoss
+
+        config = self._with_kmeans_file(config)
+        if not checkpoints:  # nothing to go on from, and what is left may remember the data at another place
+            shutil.rmtree(path, ignore_errors=True)
+        options: dict[str, Any] = {"resume": True, "command": self.command, "programs": self.programs}
+        try:
+            run(config, path, checkpoints=checkpoints, dataset=self.dataset(config), **options)
+        except NonFiniteLoss:
+            summary = records.read_summary(path) or {}
+            records.write_json(path / records.SUMMARY, {**summary, "status": "failed", "diverged": True})
+        shutil.rmtree(path / records.CHECKPOINTS, ignore_errors=True)
+
+    def _with_kmeans_file(self, config: Config) -> Config:
+        """K-means over all pixels takes longer than some units: it is done once, and read from a file."""
+        if config.clusters.by != "kmeans":
+            return config
+        from discover.lab.experiments.run.build import build_clustering
+
+        clusters = config.clusters
+        name = _digest([dataclasses.asdict(clusters), config.data.source, config.data.validation])
+        path = self.out / "clusters" / f"kmeans-{name}.npz"
+        with claim(path.with_suffix(".lock"), wait=True):
+            if not path.exists():
+                build_clustering(config, self.dataset(config)).save(path.with_suffix(".part.npz")).replace(path)
+        return config.with_values({"clusters.by": "file", "clusters.path": str(path)})
+
+
+def unit_config(row: Row, learning_rate: float, seed: int) -> Config:
+    """The configuration of one unit."""
+    return row.config.with_values({"optimizer.learning_rate": learning_rate, "training.seeds": [seed]})
+
+
+def unit_name(config: Config) -> str:
+    """Says which configurations train the same network; where the data lies, or a preset's name, does not matter.
+
+    Only what differs from the defaults counts, so that a field added later leaves the names of what is trained alone.
+    """
+    defaults = Config().to_dict()
+    same = {
+        section: {key: value for key, value in values.items() if value != defaults[section][key]}
+        for section, values in config.with_values({"data.path": None}).to_dict().items()
+        if section != "name"
+    }
+    return f"{config.optimizer.name}-{_digest(same)}"
+
+
+def is_done(path: Path) -> bool:
+    """Whether a unit needs no more training: it is finished, or it diverged and would again."""
+    summary = records.read_summary(path) or {}
+    return summary.get("status") == "finished" or bool(summary.get("diverged"))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,352 @@
+"""From a configuration to the pieces of a run: data, clusters, batches, network, optimizer, programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import discover as optim
+from discover.lab.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
+from discover.lab.experiments.config.config import (
+    CLUSTERED,
+    HYPERPARAMETERS,
+    OPTIMIZERS,
+    ClustersConfig,
+    Config,
+    ConfigError,
+    check_hyperparameter,
+    check_length,
+)
+from discover.lab.experiments.run.prepare import build_prepare
+from discover.lab.models import Network, build_network, conv_as_matmul
+from discover.lab.training.devices import (
+    MeshModelPrograms,
+    MeshPlacement,
+    MeshPrograms,
+    evaluate_over_devices,
+    optimizer_over_devices,
+)
+from discover.lab.training.evaluate import make_evaluate
+from discover.lab.training.program import Members, ModelPrograms, Programs
+from discover.lab.training.schedule import schedule
+from discover.lab.training.step import Hyper, StepBatch, make_step
+
+SMALL_MODEL = 3_000_000
+"""Parameters up to which all members train at once unless the configuration says otherwise."""
+
+_FACTORIES: Mapping[str, Callable[..., Any]] = {
+    "sgd": optim.sgd,
+    "momentum": optim.momentum,
+    "qhm": optim.qhm,
+    "igt": optim.igt_momentum,
+    "adam": optim.adam,
+    "discover": optim.discover,
+    "discover_qhm": optim.discover_qhm,
+    "discover_igt": optim.discover_igt,
+    "discover_adam": optim.discover_adam,
+    "paper_discover": optim.paper_discover,
+    "paper_discover_qhm": optim.paper_discover_qhm,
+    "paper_discover_igt": optim.paper_discover_igt,
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network in training: a seed, and hyperparameters that differ from the configuration's."""
+
+    seed: int
+    hyperparameters: Mapping[str, float]
+
+    def __init__(self, seed: int, hyperparameters: Mapping[str, float] | None = None):
+        object.__setattr__(self, "seed", int(seed))
+        values = {name: float(value) for name, value in (hyperparameters or {}).items()}
+        object.__setattr__(self, "hyperparameters", values)
+
+
+def build_data(config: Config, *, lazy: bool = False) -> Dataset:
+    """Loads the data set and sets the validation split aside; ``lazy``: see :func:`discover.lab.data.load`."""
+    options: dict[str, Any] = {}
+    if config.data.path is not None:
+        options["path"] = config.data.path
+    if config.data.size is not None:
+        options["image_size"] = config.data.size
+    dataset = load(config.data.source, lazy=lazy, **options)
+    if config.data.validation > 0 and dataset.validation is None:
+        dataset = dataset.split_validation(config.data.validation, config.data.split_seed)
+    return dataset
+
+
+def build_plan(config: Config, dataset: Dataset, seed: int, cluster_names: Sequence[str] | None = None) -> BatchPlan:
+    """The batches of one seed. Clusters of observed labels go with that seed's label noise.
+
+    ``cluster_names`` are those of all workers, where each has data of its own.
+    """
+    noise = None
+    if config.data.label_noise > 0:
+        noise = LabelNoise(config.data.label_noise, dataset.num_classes, seed)
+    clustering = build_clustering(config, dataset, noise)
+    return BatchPlan(
+        dataset.train.labels,
+        clustering if cluster_names is None else clustering.among(cluster_names),
+        groups=config.batches.groups,
+        group_size=config.batches.group_size,
+        composition=config.batches.composition,
+        seed=seed,
+        noise=noise,
+        given=np.reshape(config.batches.given, (-1, config.batches.groups)) if config.batches.given else None,
+    )
+
+
+def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None = None) -> Clustering:
+    """The clusters of the training split."""
+    clusters = config.clusters
+    if clusters.by == "workers":
+        return replace(Clustering.single(len(dataset.train)), names=(f"worker {jax.process_index()}",))
+    return cluster(
+        dataset,
+        clusters.by,
+        num_clusters=clusters.number,
+        seed=clusters.seed,
+        column=clusters.column,
+        path=clusters.path,
+        noise=noise,
+        labels=clusters.labels,
+    )
+
+
+def in_parts(config: Config, members: Sequence[Member], num_parameters: int) -> list[list[Member]]:
+    """The members in the groups that train together: ``training.together`` each, the last one may have fewer."""
+    together = config.training.together
+    if together is None:
+        together = len(members) if num_parameters <= SMALL_MODEL else 1
+    return [list(members[first : first + together]) for first in range(0, len(members), together)]
+
+
+def total_steps(config: Config, dataset: Dataset) -> int:
+    """The number of steps: as given, or as many as the epochs have."""
+    if config.training.steps is not None:
+        return config.training.steps
+    assert config.training.epochs is not None  # Config.check
+    batch = config.batches.groups * config.batches.group_size
+    steps = config.training.epochs * len(dataset.train) / batch
+    return check_length(max(1, round(min(steps, 1e18))))
+
+
+def build_network_for(config: Config, dataset: Dataset) -> Network:
+    """The network, with the convolution that suits the optimizer and the device.
+
+    Raises:
+        ConfigError: the model lacks an option that is set, or cannot take such examples.
+    """
+    model, shape = config.model, dataset.example_shape
+    if config.data.crop_size is not None and len(shape) == 3:
+        shape = (config.data.crop_size, config.data.crop_size, shape[-1])
+    kind = model.convolution
+    if kind == "auto":
+        grouped = config.optimizer.name in CLUSTERED and config.batches.groups > 1
+        kind = "matmul" if jax.default_backend() == "cpu" else "grouped" if grouped else "lax"
+    convolutions = {"lax": None, "grouped": optim.grouped_conv_general_dilated, "matmul": conv_as_matmul}
+    try:
+        return build_network(
+            model.name,
+            shape,
+            dataset.num_classes,
+            depth=model.depth,
+            width=model.width,
+            dropout=model.dropout,
+            dtype=jnp.dtype(model.dtype),
+            conv_general_dilated=convolutions[kind],
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def traced_names(config: Config, members: Sequence[Member]) -> tuple[str, ...]:
+    """The hyperparameters that are arguments of the program: those that are set, and not zero where zero is "off".
+
+    Raises:
+        ConfigError: a member sets a hyperparameter that the optimizer does not have, that not all members have, or
+            to a value that cannot be.
+    """
+    name = config.optimizer.name
+    allowed = (*OPTIMIZERS[name], "learning_rate", "weight_decay", "l2", "clip_norm")
+    for member in members:
+        for key, value in member.hyperparameters.items():
+            if key not in allowed:
+                raise ConfigError(f"optimizer {name!r} has no {key}; members may set {', '.join(allowed)}")
+            check_hyperparameter(key, value)
+    result = []
+    for key in HYPERPARAMETERS:
+        own = getattr(config.optimizer, key)
+        set_by = [key in member.hyperparameters for member in members]
+        if own is None and any(set_by) and not all(set_by):
+            raise ConfigError(f"members must all set {key}, since the configuration leaves it open")
+        off = own is None or (own == 0 and key in ("weight_decay", "l2", "clip_norm"))
+        if any(set_by) or not off:
+            result.append(key)
+    return tuple(result)
+
+
+def build_members(
+    config: Config, members: Sequence[Member], names: Sequence[str], steps: int
+) -> tuple[Members, list[int]]:
+    """The members' arguments of the programs (as NumPy arrays), and the seeds whose batches are drawn."""
+    seeds = list(dict.fromkeys(member.seed for member in members))
+    hyper: dict[str, Any] = {
+        name: np.asarray(
+            [member.hyperparameters.get(name, getattr(config.optimizer, name)) for member in members], np.float32
+        )
+        for name in names
+    }
+    hyper["warmup_steps"] = np.full(len(members), config.training.warmup_steps, np.float32)
+    hyper["total_steps"] = np.full(len(members), steps, np.float32)
+    values: Any = (
+        hyper,
+        np.asarray([member.seed for member in members], np.int32),
+        np.asarray([seeds.index(member.seed) for member in members], np.int32),
+    )
+    return Members(*values), seeds
+
+
+def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper], Any]:
+    """Returns ``hyper -> optimizer``, to be called inside compiled code with traced hyperparameters."""
+    settings = config.optimizer
+    options: dict[str, Any] = {}
+    if settings.decay == "kernels":
+        options["mask"] = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
+    if settings.name in CLUSTERED:
+        options["clusters"] = optim.Clusters(probs)
+        if not settings.name.startswith("paper_"):
+            dtype = None if settings.buffer_dtype is None else jnp.dtype(settings.buffer_dtype)
+            options |= {"rate": settings.rate, "buffer_dtype": dtype, "estimate_probs": settings.estimate_probs}
+    factory, name = _FACTORIES[settings.name], config.training.schedule
+    own = (*OPTIMIZERS[settings.name], "weight_decay", "l2")
+
+    def make(hyper: Hyper) -> Any:
+        rate = schedule(name, hyper["learning_rate"], hyper["warmup_steps"], hyper["total_steps"])
+        return factory(rate, **{key: hyper[key] for key in own if key in hyper}, **options)
+
+    return make
+
+
+def build_model_programs(
+    config: Config, dataset: Dataset, network: Network, placement: MeshPlacement | None = None
+) -> ModelPrograms:
+    """The compiled programs that do not depend on the optimizer; ``placement`` is for several devices."""
+    scale = build_prepare(config, dataset)[1]
+    if placement is not None:
+        judge = evaluate_over_devices(network.apply, scale, placement.mesh, batch_size=config.training.eval_batch)
+        return MeshModelPrograms(placement, network.init, judge, member_mode=_member_mode(config))
+    evaluate = make_evaluate(network.apply, scale, batch_size=config.training.eval_batch)
+    return ModelPrograms(network.init, evaluate, member_mode=_member_mode(config))
+
+
+def build_programs(
+    config: Config,
+    dataset: Dataset,
+    network: Network,
+    probs: Sequence[float],
+    model_programs: ModelPrograms | None = None,
+    placement: MeshPlacement | None = None,
+) -> Programs:
+    """The compiled programs of a run; learning rates, seeds and lengths are their arguments.
+
+    ``placement`` spreads them over several devices.
+    """
+    if model_programs is None:
+        model_programs = build_model_programs(config, dataset, network, placement)
+    make_optimizer = optimizer_factory(config, probs)
+    merge_groups = config.optimizer.name not in CLUSTERED
+    if placement is not None:
+        dtype = config.optimizer.exchange_dtype
+        make_optimizer = optimizer_over_devices(
+            make_optimizer,
+            placement.mesh,
+            merge_groups=merge_groups,
+            clusters_per_device=clusters_per_device(config, placement.count, len(probs)),
+            exchange_dtype=None if dtype is None else jnp.dtype(dtype),
+        )
+    prepare, _ = build_prepare(config, dataset)
+    training, mode = config.training, _member_mode(config)
+    step = make_step(
+        network.apply,
+        make_optimizer,
+        prepare,
+        merge_groups=merge_groups,
+        group_mode=training.group_mode,
+        matrix_dtype=_matrix_dtype(config),
+        placement=placement,
+    )
+    make_programs = Programs if placement is None else partial(MeshPrograms, placement)
+    return make_programs(
+        model_programs,
+        make_optimizer,
+        step,
+        steps_per_dispatch=training.steps_per_dispatch,
+        member_mode=mode,
+    )
+
+
+def clusters_per_device(config: Config, devices: int, num_clusters: int) -> int:
+    """The most clusters that the groups of one device come from in a batch: as many gradients it has to send."""
+    batches = config.batches
+    each = batches.groups // devices
+    if batches.composition == "given":
+        return max(len(set(batches.given[first : first + each])) for first in range(0, len(batches.given), each))
+    return min(each, num_clusters)
+
+
+def _matrix_dtype(config: Config) -> Any:
+    """Half-precision gradients stay so until the update, where the model casts its weights before anything else."""
+    casts_first = config.model.name != "resnet"  # which standardizes them in float32
+    return jnp.dtype(config.model.dtype) if casts_first and config.model.dtype != "float32" else None
+
+
+def _member_mode(config: Config) -> str:
+    mode = config.training.member_mode
+    return mode if mode != "auto" else "map" if jax.default_backend() == "cpu" else "vmap"
+
+
+def model_key(config: Config) -> str:
+    """Says which configurations can share initial parameters and evaluation."""
+    same = Config(data=replace(config.data, label_noise=0.0), model=config.model)  # labels are replaced on the host
+    training = {"training.eval_batch": config.training.eval_batch, "training.member_mode": _member_mode(config)}
+    # The same function for all optimizers: evaluation has no weight gradient to split.
+    return f"model {same.with_values(training).to_json()}"
+
+
+def program_key(config: Config, names: Sequence[str], probs: Sequence[float]) -> str:
+    """Says which configurations can share compiled programs: equal keys mean equal programs.
+
+    How batches are drawn, and from which clusters, happens on the host; of that the program knows only how many
+    clusters there are and how probable (the Discover family), and whether they say how to augment.
+    """
+    free: dict[str, Any] = {f"optimizer.{name}": None for name in names}
+    free["optimizer.learning_rate"] = 0.0
+    free |= {f"optimizer.{key}": 0.0 for key in ("weight_decay", "l2", "clip_norm")}
+    same = replace(config.with_values(free), name="")
+    loop = {"steps": 1, "epochs": None, "warmup_steps": 0, "seeds": (0,), "log_every": 1, "eval_every": 0}
+    loop |= {"checkpoint_every": 0, "keep": 1, "together": None, "on_nonfinite": "stop", "track_variance": 0}
+    drawn: dict[str, Any] = {"data.label_noise": 0.0, "batches.composition": "random", "batches.given": ()}
+    same = same.with_values({**{f"training.{key}": value for key, value in loop.items()}, **drawn})
+    by = "augmentations" if config.clusters.by == "augmentations" else "classes"
+    same = replace(same, clusters=ClustersConfig(by=by))
+    own = repr(tuple(probs)) if config.optimizer.name in CLUSTERED else ""
+    return f"{','.join(names)} {own} {same.to_json()}"
+
+
+def drawer(plans: Sequence[BatchPlan]) -> Callable[[int, int], StepBatch]:
+    """Returns ``draw(first, count)``: the plans' batches side by side, leaves [count, S, ...]."""
+
+    def draw(first: int, count: int) -> StepBatch:
+        drawn = [plan.batches(first, count) for plan in plans]
+        fields: Any = (np.stack(arrays, axis=1) for arrays in zip(*drawn))
+        return StepBatch(*fields)
+
+    return draw

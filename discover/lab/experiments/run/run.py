@@ -1,0 +1,185 @@
+"""Trains one configuration: data, model and optimizer from a ``Config``; records and checkpoints on disk.
+
+The interface::
+
+    result = run(
+        config,                      # experiments.config.Config; checked with config.check()
+        out_dir,                     # run directory, or None to keep nothing on disk
+        members=None,                # [Member(seed, {"learning_rate": 0.1}), ...]; default: config's seeds
+        resume=False,                # continue an unfinished run; a finished one is returned as recorded
+        overwrite=False,             # replace the run that is there, once everything for the new one is
+        progress=None,               # training.progress.Progress; default quiet
+        checkpoints=True,            # False: records only (short runs of a grid)
+        tensorboard=False,           # also event files, in out_dir/tensorboard (extra "tensorboard")
+        command=None,                # argv for environment.json; default sys.argv
+    )                                # -> RunResult
+
+``members`` train together in one compiled program (or in a few, see ``config.training.together``). They may
+differ in seed and in any hyperparameter of ``config.HYPERPARAMETERS`` that the optimizer has, so a whole
+(learning rate x seed) grid of one optimizer is one call. Two members with the same seed see the same batches
+and start from the same parameters. With explicit members, each line of metrics.jsonl also has ``"member":
+index``; summary.json always has ``"members": [{"seed", "hyperparameters", "final", "diverged_at"}, ...]`` in
+the same order. ``records.extract_run(run_dir, new_dir, members=[...])`` writes some of the members (those of
+the chosen learning rate) as a run directory of their own, so a comparison keeps its grids in
+``grids/<label>`` and the choices in ``runs/<label>``. A member whose loss is no longer finite stops the run, or
+is dropped where ``training.on_nonfinite=drop`` (its ``final`` is then null, ``diverged_at`` its step).
+
+    RunResult:    status "finished", steps, out_dir, steps_per_second, compile_seconds, members
+    MemberResult: seed, hyperparameters, final {"validation": {"loss", "accuracy"}, "test": {...}} or None,
+                  diverged_at, metrics (that member's lines of metrics.jsonl)
+
+Errors (all have ``.exit_code``; ``str(error)`` is one line: print it and exit with the code, no traceback):
+``ConfigError`` (2, from config.check), ``RunError`` (2: the folder holds another run, cannot be written, disk
+full, resumed with another config), ``NonFiniteLoss`` (1), ``RunStopped`` (130 or 143: Ctrl-C or SIGTERM, with
+a checkpoint written). All but ConfigError are subclasses of ``RunError``, in ``training.errors``.
+
+Validation is evaluated every ``eval_every`` steps and at the end; test at the end only, or, where there is no
+validation split, at every evaluation. Steps count from 1: a line says what was so after that many steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from discover.lab import records
+from discover.lab.data import DataError, Dataset
+from discover.lab.experiments.config.config import Config, ConfigError
+from discover.lab.experiments.run.build import Member, traced_names
+from discover.lab.experiments.run.directory import RunDirectory
+from discover.lab.experiments.run.job import Job
+from discover.lab.experiments.run.results import MemberResult, RunResult, describe, result_of
+from discover.lab.experiments.run.team import Team
+from discover.lab.training.errors import RunError, RunStopped, is_disk_full
+from discover.lab.training.progress import Progress, Quiet
+
+__all__ = ["Member", "MemberResult", "RunResult", "load_params", "run"]
+
+
+def run(
+    config: Config,
+    out_dir: Path | str | None,
+    *,
+    members: Sequence[Member] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    checkpoints: bool = True,
+    tensorboard: bool = False,
+    command: Sequence[str] | None = None,
+    programs: MutableMapping[str, Any] | None = None,
+    dataset: Dataset | None = None,
+    team: Team | None = None,
+) -> RunResult:
+    """Trains a configuration to its end; see the top of this file for what it leaves and how it fails.
+
+    Args:
+        config: what to do.
+        out_dir: the run directory; None keeps everything in memory.
+        members: who trains; default one member for each of the configuration's seeds.
+        resume: continue what is in ``out_dir`` (start anew where there is nothing yet).
+        overwrite: replace the run in ``out_dir``; it is deleted only when the new one is ready to start.
+        progress: is told what happens.
+        checkpoints: whether to write any.
+        tensorboard: also write event files.
+        command: the command line for the records.
+        programs: compiled programs of earlier runs in this process, to be reused and added to; start with {}.
+            Runs that differ only in learning rates, seeds and lengths share all of them; runs with different
+            optimizers on the same model and data share the initial parameters' and the evaluation's.
+        dataset: the data set, if it is loaded already; it must be what ``config.data`` describes.
+        team: several devices, of this process or of several, to train on; None: one device.
+
+    Returns:
+        The finished run, with every member's metrics.
+
+    Raises:
+        ConfigError, RunError, NonFiniteLoss, RunStopped: one line each, with an ``exit_code``.
+    """
+    config.check()
+    explicit = members is not None
+    everyone = list(members) if members is not None else [Member(seed) for seed in config.training.seeds]
+    if not everyone:
+        raise ConfigError("members needs at least one member, got none")
+    names = traced_names(config, everyone)
+    progress = progress if progress is not None and (team is None or team.first) else Quiet()
+    with _one_line_errors(out_dir), contextlib.ExitStack() as stack:
+        if team is not None:
+            team.check(config)
+            stack.enter_context(team.processes.watching())
+            team.compare(config, describe(everyone))
+        directory = None
+        if out_dir is not None:
+            path = Path(out_dir)
+            directory = stack.enter_context(RunDirectory(path) if team is None else team.directory(path))
+            finished = directory.open(config, describe(everyone), resume=resume, overwrite=overwrite)
+            if finished:
+                summary = records.read_summary(directory.path) or {}
+                return result_of(summary, records.read_metrics(directory.path), directory.path, explicit)
+        job = Job(
+            config,
+            everyone,
+            explicit,
+            names,
+            directory,
+            progress,
+            checkpoints,
+            tensorboard,
+            programs,
+            dataset,
+            stack,
+            team,
+            overwrite,
+        )
+        if directory is not None:
+            devices = [device.device_kind for device in jax.devices()]
+            argv = list(sys.argv if command is None else command)
+            directory.begin(config, describe(everyone), records.environment(devices, jax.default_backend(), argv))
+        try:
+            return job.train()
+        except (RunError, KeyboardInterrupt) as error:
+            status = "stopped" if isinstance(error, RunStopped | KeyboardInterrupt) else "failed"
+            if directory is not None:
+                with contextlib.suppress(OSError):  # a full disk is being reported already
+                    directory.end({**job.summary(status), "reason": str(error)})
+            if not isinstance(error, RunStopped):
+                progress.finish(status=status)
+            raise
+
+
+def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | None = None) -> tuple[Config, Any]:
+    """Reads the parameters that a run would be evaluated at (IGT's true ones).
+
+    Args:
+        out_dir: a run directory with checkpoints.
+        which: `last`, or `best` (by accuracy on the validation split, where there is one).
+        dataset: with the shape and classes that it was trained on, where ``config.data`` does not load them here.
+
+    Returns:
+        The configuration, and the parameters as nested dictionaries with leaves [M, ...], one row per member.
+
+    Raises:
+        RunError: there is no run, or it has no (whole) checkpoint.
+    """
+    from discover.lab.experiments.run.restore import restore_params
+
+    return restore_params(Path(out_dir), which=which, dataset=dataset)
+
+
+@contextlib.contextmanager
+def _one_line_errors(out_dir: Path | str | None) -> Iterator[None]:
+    """Turns what can go wrong outside of our hands into one line."""
+    try:
+        yield
+    except (RunError, ConfigError):
+        raise
+    except DataError as error:
+        raise RunError(str(error)) from error
+    except Exception as error:
+        if is_disk_full(error):
+            raise RunError(f"no space left on the disk for {out_dir}: free some space and resume") from error
+        raise

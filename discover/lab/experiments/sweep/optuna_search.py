@@ -1,0 +1,208 @@
+"""Search by optuna: seeded, resumable after a kill, hopeless trials ended early, several processes on one storage.
+
+What a trial tries is a function of the seed, the trial's number and the trials that ended before it, nothing else: no
+state of a random generator has to survive a kill. A trial that was running when its process died is taken up by the
+next process under its own number, at the values it had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from discover.lab.experiments.sweep.claims import claim
+from discover.lab.experiments.sweep.plan import SweepPlan
+from discover.lab.experiments.sweep.spaces import Axis
+from discover.lab.experiments.sweep.trials import Trials
+
+if TYPE_CHECKING:
+    import optuna
+
+STARTUP = 10
+"""Trials at random before the search learns from what it saw; the first one is the preset's own setting."""
+
+
+class MissingExtra(Exception):
+    """Optuna is not installed; the message says how to get it."""
+
+    exit_code = 2
+
+
+def import_optuna() -> Any:
+    """Returns the module, quiet but for warnings.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtra(
+            "--search tpe needs optuna: pip install 'discover-optim[sweep]'; --search grid works without"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+@contextlib.contextmanager
+def open_study(plan: SweepPlan, directory: Path, storage: str | None) -> Iterator[optuna.Study]:
+    """The sweep's study, made where it is not there yet; at the end its connections are closed."""
+    optuna = import_optuna()
+    url = storage or f"sqlite:///{directory / 'study.db'}"
+    arguments: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
+    warmup = max(1, _first_quarter(plan))
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warmup) if plan.prune else None
+    with contextlib.ExitStack() as at_end:
+        with claim(directory / "locks" / "study.lock", wait=True):
+            store = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+            at_end.callback(store.engine.dispose)
+            at_end.callback(store.remove_session)
+            study = optuna.create_study(
+                study_name=f"{plan.preset}-{plan.optimizer}-{_fingerprint(plan)}",
+                storage=store,
+                direction="maximize",
+                sampler=make_sampler(plan),
+                pruner=pruner or optuna.pruners.NopPruner(),
+                load_if_exists=True,
+            )
+        yield study
+
+
+def make_sampler(plan: SweepPlan) -> optuna.samplers.BaseSampler:
+    """A sampler without memory: each value is drawn anew from (seed, trial, name) and the trials that have ended."""
+    optuna = import_optuna()
+
+    class Sampler(optuna.samplers.BaseSampler):
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+            if trial.number == 0:  # the preset's own value, so that the winner is never worse
+                own = plan.config.flat().get(f"optimizer.{param_name.removeprefix('1 - ')}")
+                if own is not None:
+                    value = 1 - own if param_name.startswith("1 - ") else own
+                    return min(max(value, param_distribution.low), param_distribution.high)
+            text = f"{plan.seed} {trial.number} {param_name}".encode()
+            number = int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
+            sampler = optuna.samplers.TPESampler(
+                seed=number, n_startup_trials=STARTUP, multivariate=False, constant_liar=False
+            )
+            return sampler.sample_independent(study, trial, param_name, param_distribution)
+
+    return Sampler()
+
+
+def suggest(trial: optuna.Trial, space: Any) -> dict[str, float]:
+    """The values of a trial, to four digits, so that they can be typed."""
+    return {name: _suggest(trial, name, axis) for name, axis in space.items()}
+
+
+def run_study(
+    plan: SweepPlan,
+    directory: Path,
+    trials: Trials,
+    *,
+    storage: str | None,
+    check_time: Callable[[], None],
+    say: Callable[[dict[str, Any]], None],
+) -> None:
+    """Takes trials until all have ended; several processes may do so at once.
+
+    Args:
+        plan: the sweep.
+        directory: its folder, with the locks.
+        trials: trains them.
+        storage: an optuna storage URL; default: a SQLite file in the folder.
+        check_time: raises when the time is up.
+        say: takes the record of each trial that this process ended.
+    """
+    with open_study(plan, directory, storage) as study:
+        while True:
+            check_time()
+            done, number = _take_one(plan, directory, trials, study, say)
+            if done:
+                return
+            if number is None:
+                time.sleep(0.3)  # the last trials are with other processes: they end, or their processes do
+
+
+def _take_one(
+    plan: SweepPlan, directory: Path, trials: Trials, study: optuna.Study, say: Callable[[dict[str, Any]], None]
+) -> tuple[bool, int | None]:
+    """Trains one trial. Returns whether the sweep is at its end, and the trial's number (None: nothing to take)."""
+    optuna = import_optuna()
+    running = optuna.trial.TrialState.RUNNING
+    with contextlib.ExitStack() as held:
+        with claim(directory / "locks" / "study.lock", wait=True):
+            everyone = study.get_trials(deepcopy=False)
+            trial = None
+            for orphan in (t for t in everyone if t.state == running):
+                # Its lock is free if the process that had it is gone, or has ended the trial since we looked.
+                free = held.enter_context(claim(trials.lock(orphan.number)))
+                if free and study.get_trials(deepcopy=False)[orphan.number].state == running:
+                    trial = optuna.trial.Trial(study, orphan._trial_id)
+                    break
+            if trial is None:
+                if len(everyone) >= plan.trials:
+                    return all(t.state != running for t in everyone), None
+                trial = study.ask()
+                held.enter_context(claim(trials.lock(trial.number), wait=True))
+            params = suggest(trial, plan.space)
+        record = _train(plan, trials, trial, params)
+        trials.write(record)
+        if record["state"] == "complete":
+            study.tell(trial, record["validation_accuracy"]["mean"])
+        else:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        say(record)
+        return False, trial.number
+
+
+def _train(plan: SweepPlan, trials: Trials, trial: optuna.Trial, params: dict[str, float]) -> dict[str, Any]:
+    optuna = import_optuna()
+    reported = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
+
+    def judge(step: int, accuracy: float) -> None:
+        if step not in reported:
+            reported.add(step)
+            trial.report(accuracy, step)
+        if plan.prune and trial.should_prune():
+            raise optuna.TrialPruned
+
+    try:
+        if reported and plan.prune and trial.should_prune():  # killed between the decision and its record
+            raise optuna.TrialPruned
+        return trials.train(trial.number, params, judge)
+    except optuna.TrialPruned:
+        last = trial.study.get_trials(deepcopy=False)[trial.number]
+        seen = {"step": last.last_step, "value": last.intermediate_values[last.last_step]}  # pyright: ignore
+        return {**trials.record(trial.number, params, "pruned", None), "last": seen}
+
+
+def _suggest(trial: optuna.Trial, name: str, axis: Axis) -> float:
+    if axis.low == axis.high:
+        return axis.low
+    if axis.shape == "tail":
+        value = 1 - trial.suggest_float(f"1 - {name}", 1 - axis.high, 1 - axis.low, log=True)
+    else:
+        value = trial.suggest_float(name, axis.low, axis.high, log=axis.shape == "log")
+    return min(max(float(f"{value:.4g}"), axis.low), axis.high)
+
+
+def _first_quarter(plan: SweepPlan) -> int:
+    """Steps before which nobody is judged; by epochs it is left to the first evaluations."""
+    training = plan.config.training
+    return (training.steps or 4 * training.eval_every) // 4
+
+
+def _fingerprint(plan: SweepPlan) -> str:
+    text = json.dumps({**plan.to_dict(), "trials": None}, sort_keys=True)  # more trials are the same study, longer
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

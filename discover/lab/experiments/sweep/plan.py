@@ -1,0 +1,133 @@
+"""What a sweep will do: preset, optimizer, space, kind of search; checked before anything is trained."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from discover.lab.experiments.config.config import OPTIMIZERS, Config, check_hyperparameter
+from discover.lab.experiments.config.values import ConfigError, choose
+from discover.lab.experiments.presets.presets import Preset
+from discover.lab.experiments.sweep.spaces import Space, get_space, parse_axis
+
+Search = Literal["grid", "tpe"]
+DEFAULT_TRIALS = 40
+"""Of a search by optuna, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A sweep, checked. It is all that decides the trials and the winner.
+
+    Attributes:
+        preset: its name.
+        config: of every trial, but for the hyperparameters that are searched.
+        space_kind: whose space it is: `paper`, `ours` or `given`.
+        space: the hyperparameters that are searched.
+        search: `grid` tries every combination (or ``trials`` of them, drawn at random), `tpe` asks optuna.
+        trials: how many.
+        seed: of the search.
+        prune: whether optuna may end hopeless trials early.
+    """
+
+    preset: str
+    config: Config
+    space_kind: str
+    space: Space
+    search: Search
+    trials: int
+    seed: int
+    prune: bool
+
+    @property
+    def optimizer(self) -> str:
+        return self.config.optimizer.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; where the data lies is left out, since it decides nothing."""
+        return {
+            "preset": self.preset,
+            "optimizer": self.optimizer,
+            "search": self.search,
+            "trials": self.trials,
+            "seed": self.seed,
+            "prune": self.prune,
+            "space_kind": self.space_kind,
+            "space": {name: {**asdict(axis), "values": list(axis.values)} for name, axis in self.space.items()},
+            "config": self.config.with_values({"data.path": None}).to_dict(),
+        }
+
+    def points(self) -> list[dict[str, float]]:
+        """The grid's combinations in order; ``trials`` of them, drawn with the seed, where there are more."""
+        names = list(self.space)
+        everything = itertools.product(*(self.space[name].values for name in names))
+        total = math.prod(len(axis.values) for axis in self.space.values())
+        wanted = set(random.Random(self.seed).sample(range(total), min(self.trials, total)))
+        return [dict(zip(names, values)) for index, values in enumerate(everything) if index in wanted]
+
+    def trial_config(self, params: Mapping[str, float]) -> Config:
+        """The configuration of one trial."""
+        return self.config.with_values({f"optimizer.{name}": value for name, value in params.items()}).check()
+
+
+def make_sweep(
+    preset: Preset,
+    optimizer: str,
+    *,
+    search: str = "grid",
+    space: str = "auto",
+    axes: Iterable[str] = (),
+    trials: int | None = None,
+    seed: int = 0,
+    prune: bool = True,
+    overrides: Iterable[str] = (),
+) -> SweepPlan:
+    """Settles a sweep and checks everything that can be checked before training.
+
+    Args:
+        preset: the setting.
+        optimizer: whose hyperparameters are searched.
+        search: `grid` or `tpe`.
+        space: `paper`, `ours`, or `auto` (the paper's where it has one).
+        axes: ``name=value,value`` texts: these hyperparameters only, instead of the space.
+        trials: how many; default: the whole grid, or 40 for `tpe`.
+        seed: of the search.
+        prune: whether `tpe` may end hopeless trials early.
+        overrides: ``key=value`` texts applied to the configuration.
+
+    Raises:
+        ConfigError: an unknown name, or a value that cannot be.
+    """
+    choose("optimizer", optimizer, OPTIMIZERS)
+    choose("search", search, ("grid", "tpe"))
+    choose("space", space, ("auto", "paper", "ours"))
+    overrides = list(overrides)
+    for text in overrides:
+        if text.partition("=")[0].strip() in ("optimizer.name", "name"):
+            raise ConfigError(f"{text.partition('=')[0].strip()} cannot be set in a sweep; use --optimizer")
+    config = preset.config_for(optimizer).override(overrides).with_values({"training.on_nonfinite": "drop"}).check()
+    if not 0 < config.data.validation < 1:
+        raise ConfigError(
+            "a sweep chooses on a validation split: add --set data.validation=0.1 "
+            f"(now {config.data.validation:g}); the test split is looked at once, for the winner"
+        )
+    given = [parse_axis(text) for text in axes]
+    kind, chosen = ("given", dict(given)) if given else get_space(preset.name, optimizer, space)
+    if len(chosen) < len(given):
+        raise ConfigError(f"each hyperparameter can be given once, got {', '.join(name for name, _ in given)}")
+    allowed = (*OPTIMIZERS[optimizer], "learning_rate", "weight_decay", "l2", "clip_norm")
+    for name, axis in chosen.items():
+        choose(f"hyperparameter of {optimizer}", name, allowed)
+        for value in axis.values:
+            check_hyperparameter(name, value)
+    total = math.prod(len(axis.values) for axis in chosen.values())
+    number = trials if trials is not None else total if search == "grid" else DEFAULT_TRIALS
+    if number < 1:
+        raise ConfigError(f"a sweep needs at least 1 trial, got {number}")
+    if search == "grid":
+        number = min(number, total)
+    return SweepPlan(preset.name, config, kind, chosen, search, number, seed, prune and search == "tpe")  # pyright: ignore

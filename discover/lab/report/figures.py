@@ -1,0 +1,201 @@
+"""The paper's three figures, from records: training loss, validation accuracy, last-step accuracy.
+
+Every figure is written as PNG (for a slide) and SVG (for a page). Curves differ in colour, line and marker,
+bars in colour and hatch, so they stay apart for colour-blind readers and when printed in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from discover.lab.report.load import Curve, Report, RunRecord, facts_line, mean_std
+from discover.lab.report.plotting import set_title, tint
+from discover.lab.report.style import Style, series_styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FIGURES = ("training-loss", "validation-accuracy", "last-step-accuracy")
+
+_INK, _GRID = "#22252b", "#dfe3e8"
+_RC: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.size": 10,
+    "axes.edgecolor": "#9aa1ab",
+    "axes.labelcolor": _INK,
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "text.color": _INK,
+    "hatch.linewidth": 0.9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "discover",  # the same records give the same bytes
+    "figure.dpi": 100,
+}
+
+
+def write_figures(report: Report, directory: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Draw the three figures of ``report`` into ``directory`` (made where it is missing).
+
+    Args:
+        report: what :func:`discover.lab.report.load_report` read.
+        directory: where ``training-loss.png`` and the others go.
+        formats: any that matplotlib can write.
+
+    Returns:
+        The files written.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in FIGURES:
+        figure = draw(report, name)
+        for suffix in formats:
+            path = directory / f"{name}.{suffix}"
+            save(figure, path)
+            written.append(path)
+    return written
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write one figure; its bytes depend on the records only, not on the date."""
+    import matplotlib
+
+    metadata = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
+    with matplotlib.rc_context(_RC):
+        figure.savefig(path, dpi=160, metadata=metadata.get(path.suffix[1:]))
+
+
+def draw(report: Report, name: str) -> Figure:
+    """Draw one of :data:`FIGURES` and return it as a matplotlib figure, without any global state of pyplot.
+
+    Raises:
+        ValueError: the name is not one of :data:`FIGURES`.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure as NewFigure
+
+    painters = {
+        "training-loss": _training_loss,
+        "validation-accuracy": _validation_accuracy,
+        "last-step-accuracy": _last_step_accuracy,
+    }
+    if name not in painters:
+        raise ValueError(f"figure must be one of {', '.join(FIGURES)}, got {name!r}")
+    styles = series_styles([run.label for run in report.runs])
+    with matplotlib.rc_context(_RC):
+        wide = max(6.4, 0.84 * len(report.runs)) if name == "last-step-accuracy" else 6.4  # room for the bars' names
+        figure = NewFigure(figsize=(wide, 4.0), layout="constrained")
+        axes = figure.add_subplot()
+        painters[name](axes, report.runs, styles)
+        facts = facts_line(report.comparison) if report.comparison.get("facts") else ""
+        if facts:
+            what = report.comparison.get("title")
+            set_title(axes, axes.get_title(loc="left"), f"{what}, {facts}" if what else facts)
+    return figure
+
+
+def _training_loss(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
+    curves = {run.label: smooth(run.curve("loss", kind="train")) for run in runs}
+    _curves(axes, curves, styles)
+    axes.set(title="Training loss", xlabel="step")
+
+
+def _validation_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
+    found = {run.label: run.eval_curve("accuracy") for run in runs}
+    split = "test" if all(name == "test" for name, _ in found.values()) else "validation"
+    _curves(axes, {label: curve for label, (_, curve) in found.items()}, styles, scale=100.0)
+    axes.set(title=f"{split.capitalize()} accuracy (%)", xlabel="step")
+    axes.set_ylim(top=min(100.5, axes.get_ylim()[1]))
+
+
+def _curves(axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], scale: float = 1.0) -> None:
+    for order, (label, curve) in enumerate(curves.items()):
+        if not len(curve):
+            continue
+        style = styles[label]
+        mean = [scale * v for v in curve.mean]
+        low = [scale * (m - s) for m, s in zip(curve.mean, curve.std)]
+        high = [scale * (m + s) for m, s in zip(curve.mean, curve.std)]
+        # Markers are spread unevenly from curve to curve, so that they do not hide one another.
+        every = max(1, len(curve) // 8)
+        axes.plot(
+            curve.steps,
+            mean,
+            color=style.color,
+            linestyle=(0, style.dash) if style.dash else "-",
+            linewidth=1.8,
+            marker=style.marker,
+            markevery=(order % every, every),
+            markersize=5,
+            markerfacecolor=style.color if style.filled else "white",
+            markeredgewidth=1.2,
+            label=style.name,
+            zorder=3,
+        )
+        axes.fill_between(curve.steps, low, high, color=style.color, alpha=0.13, linewidth=0, zorder=2)
+    axes.grid(True, color=_GRID, linewidth=0.8)
+    axes.tick_params(length=0)
+    if any(len(curve) for curve in curves.values()):
+        axes.margins(x=0.02)
+        options: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "handlelength": 3.2}
+        if len(curves) < 7:
+            axes.legend(**options)
+        else:  # it would hide a curve wherever it was
+            axes.figure.legend(loc="outside lower center", ncols=4, **options)
+
+
+def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
+    finals = {run.label: run.final("accuracy") for run in runs}
+    finals = {label: found for label, found in finals.items() if found[1]}
+    spreads = {label: mean_std(values) for label, (_, values) in finals.items()}
+    positions = range(len(spreads))
+    for position, (label, (mean, std)) in zip(positions, spreads.items()):
+        style = styles[label]
+        axes.bar(
+            position, 100 * mean, width=0.68, color=tint(style.color), edgecolor=style.color,
+            hatch=style.hatch, linewidth=1.2, zorder=2,
+        )  # fmt: skip
+        if std > 0:
+            whisker = {"ecolor": _INK, "elinewidth": 1.3, "capsize": 4}
+            axes.errorbar(position, 100 * mean, yerr=100 * std, fmt="none", zorder=4, **whisker)
+        axes.annotate(
+            f"{100 * mean:.1f}", (position, 100 * (mean + std)), xytext=(0, 4), textcoords="offset points",
+            ha="center", va="bottom", fontsize=9, fontweight="bold", zorder=5,
+        )  # fmt: skip
+    split = "test" if all(name == "test" for name, _ in finals.values()) else "validation"
+    seeds = max((len(values) for _, values in finals.values()), default=0)
+    note = f", mean ± std over {seeds} seeds" if seeds > 1 else ""
+    axes.set_title(f"Last-step {split} accuracy (%){note}")
+    names = [styles[label].name.replace(", ", ",\n").replace("-", "-\n").replace(" (", "\n(") for label in spreads]
+    axes.set_xticks(list(positions), names, fontsize=8.5)
+    axes.set_ylim(0, 108)
+    axes.set_yticks(range(0, 101, 20))
+    axes.grid(True, axis="y", color=_GRID, linewidth=0.8)
+    axes.tick_params(length=0)
+
+
+def smooth(curve: Curve, points: int = 120) -> Curve:
+    """Average neighbouring steps so that at most ``points`` remain; a shorter curve is returned as it is.
+
+    Losses of single batches jump, the more so the fewer clusters a batch holds. The means and the standard
+    deviations over the seeds are averaged over the steps of each bin; the bin is drawn at its last step.
+    """
+    size = -(-len(curve) // points)
+    if size <= 1:
+        return curve
+    bins = [slice(start, min(start + size, len(curve))) for start in range(0, len(curve), size)]
+    return Curve(
+        tuple(curve.steps[b][-1] for b in bins),
+        tuple(sum(curve.mean[b]) / len(curve.mean[b]) for b in bins),
+        tuple(sum(curve.std[b]) / len(curve.std[b]) for b in bins),
+    )

@@ -1,0 +1,246 @@
+"""The training loop: dispatches, evaluations, checkpoints, and every way a run can end.
+
+The loop knows nothing of data sets, models or optimizers: it calls compiled programs with batches that ``draw`` makes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from discover.lab.training.checkpoint import Checkpoints
+from discover.lab.training.errors import NonFiniteLoss, RunStopped
+from discover.lab.training.log import MemberLog
+from discover.lab.training.placement import Placement
+from discover.lab.training.program import Members, Programs
+from discover.lab.training.progress import Progress
+from discover.lab.training.signals import StopRequest
+from discover.lab.training.step import TrainState
+
+Draw = Callable[[int, int], Any]
+"""``draw(first, count)``: the batches of those steps as NumPy arrays, leaves [count, S, ...] (a ``StepBatch``)."""
+
+
+Probe = Callable[[int, TrainState], Mapping[str, Any]]
+"""``probe(step, state)``: measurements of all members, arrays [M] by name; it must not change the state."""
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """When things happen, in steps; see ``experiments.config.TrainingConfig``."""
+
+    total_steps: int
+    eval_every: int = 0
+    checkpoint_every: int = 0
+    on_nonfinite: str = "stop"
+    probe_every: int = 0
+
+    def next_stop(self, step: int, steps_per_dispatch: int) -> int:
+        """The step at which the dispatch that begins at ``step`` ends.
+
+        Ends are at whole multiples, wherever the run was resumed, so that evaluations and checkpoints keep their place.
+        """
+        periods = (steps_per_dispatch, self.eval_every, self.checkpoint_every, self.probe_every)
+        return min([self.total_steps, *((step // period + 1) * period for period in periods if period)])
+
+
+@dataclass(frozen=True)
+class LoopData:
+    """The data on the device."""
+
+    images: jax.Array  # the training examples, [n, ...]
+    splits: Mapping[str, tuple[jax.Array, jax.Array]]  # evaluated periodically and at the end
+    final_splits: Mapping[str, tuple[jax.Array, jax.Array]]  # evaluated at the end only
+
+
+@dataclass
+class LoopResult:
+    """How the loop ended."""
+
+    state: TrainState
+    steps: int
+    train_seconds: float
+    """Time spent training since the start or the resumption, without compiling, evaluating and saving."""
+    trained_steps: int
+
+
+def train(
+    programs: Programs,
+    members: Members,
+    data: LoopData,
+    draw: Draw,
+    settings: LoopSettings,
+    log: MemberLog,
+    *,
+    state: TrainState,
+    start: int,
+    placement: Placement,
+    progress: Progress,
+    stop: StopRequest,
+    checkpoints: Checkpoints | None = None,
+    note: Callable[[], dict[str, Any]] = dict,
+    probe: tuple[str, Probe] | None = None,
+) -> LoopResult:
+    """Trains from step ``start`` to the end.
+
+    Args:
+        programs: the compiled programs.
+        members: who trains.
+        data: on the device.
+        draw: makes batches.
+        settings: when things happen.
+        log: takes the numbers.
+        state: after ``start`` steps; its memory is reused.
+        start: steps already done.
+        placement: puts batches on the device.
+        progress: is told.
+        stop: is asked after every dispatch.
+        checkpoints: where they go; None writes none.
+        note: what a checkpoint should remember besides the log's own pending numbers.
+        probe: the kind of its lines in the metrics, and what measures; called every ``settings.probe_every`` steps.
+
+    Raises:
+        NonFiniteLoss: a member's loss (or parameter) is no longer finite, unless members are dropped; or all were.
+        RunStopped: ``stop`` was requested; the state is in a checkpoint.
+        RunError: the disk is full.
+    """
+    total, per_dispatch = settings.total_steps, programs.steps_per_dispatch
+    step = start
+    waiting: tuple[int, int, Any] | None = None
+    clock = _Clock()
+    progress.start(step=step, total_steps=total, members=len(members.seeds))
+
+    def consume() -> None:
+        """Reads the numbers of the dispatch before; waits for the device if it must."""
+        nonlocal waiting
+        if waiting is None:
+            return
+        first, count, metrics = waiting
+        waiting = None
+        loss, accuracy = np.asarray(metrics.loss)[:count], np.asarray(metrics.accuracy)[:count]
+        clock.steps += count
+        for member in log.add(first, loss, accuracy):
+            text = f"the loss of {log.names[member]} is no longer finite at step {log.diverged_at[member]}"
+            if settings.on_nonfinite == "stop":
+                raise _nonfinite(text, checkpoints)
+            if len(log.diverged_at) == len(log.labels):
+                raise _nonfinite(f"{text}, and no other is left" if len(log.labels) > 1 else text, checkpoints)
+            progress.message(f"{text}; it is dropped and the others go on")
+        alive = [m for m in range(len(log.labels)) if m not in log.diverged_at]
+        progress.advance(
+            step=first + count,
+            loss=float(np.mean(loss[:, alive])),
+            accuracy=float(np.mean(accuracy[:, alive])),
+            steps_per_second=clock.rate(),
+        )
+
+    def evaluate() -> float | None:
+        """Evaluates what is due; the score is the mean accuracy on the first split."""
+        splits = {**data.splits, **(data.final_splits if step == total else {})}
+        score = None
+        for name, (images, labels) in splits.items():
+            metrics = jax.tree.map(np.asarray, programs.evaluate(state, images, labels))
+            log.evaluated(step, name, metrics)
+            alive = [m for m in range(len(log.labels)) if m not in log.diverged_at]
+            accuracy = float(np.mean(metrics.accuracy[alive]))
+            progress.evaluated(step=step, split=name, loss=float(np.mean(metrics.loss[alive])), accuracy=accuracy)
+            score = accuracy if score is None else score
+        return score
+
+    def save(score: float | None) -> None:
+        if checkpoints is None:
+            return
+        if settings.on_nonfinite == "stop":
+            for member in np.flatnonzero(~np.asarray(_finite_members(state.params))):
+                log.diverged_at[int(member)] = step
+                text = f"the parameters of {log.names[int(member)]} are no longer finite at step {step}"
+                raise _nonfinite(text, checkpoints)
+        checkpoints.save(step, state, {**log.note(), **note(), "step": step}, score=score)
+
+    while step < total:
+        upto = settings.next_stop(step, per_dispatch)
+        batches = placement.batches(pad(draw(step, upto - step), per_dispatch))
+        if clock.began is None:
+            # Compiling is no part of the steps per second.
+            programs.prepare_advance(state, members, batches, data.images)
+            clock.resume()
+        state, metrics = programs.advance(state, members, batches, data.images, step, upto - step)
+        consume()
+        waiting = (step, upto - step, metrics)
+        step = upto
+        ended = step == total
+        evaluates = ended or (settings.eval_every and step % settings.eval_every == 0)
+        saves = ended or (settings.checkpoint_every and step % settings.checkpoint_every == 0)
+        probes = probe is not None and settings.probe_every and step % settings.probe_every == 0
+        stopping = stop.signal
+        if evaluates or saves or probes or stopping is not None:
+            consume()
+            clock.pause()
+            if probe is not None and probes:
+                log.measured(step, probe[0], probe[1](step, state))
+            score = evaluate() if evaluates else None
+            if saves or stopping is not None:
+                save(score)
+        if stopping is not None and not ended:
+            if checkpoints is not None:
+                checkpoints.wait()
+            progress.finish(status="stopped")
+            kept = "resume to go on from there" if checkpoints is not None else "no checkpoint was asked for"
+            raise RunStopped(f"stopped at step {step} of {total}; {kept}", stopping, step)
+    if checkpoints is not None:
+        checkpoints.wait()
+    return LoopResult(state, step, clock.seconds, clock.steps)
+
+
+def pad(batches: Any, length: int) -> Any:
+    """Repeats the last step's batch up to ``length`` steps: one shape, one compiled program. They are not used."""
+
+    def longer(a: np.ndarray) -> np.ndarray:
+        missing = length - len(a)
+        return a if missing == 0 else np.concatenate([a, np.repeat(a[-1:], missing, axis=0)])
+
+    return jax.tree.map(longer, batches)
+
+
+class _Clock:
+    """Seconds of training, without what lies between pause and resume."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.steps = 0
+        self.began: float | None = None
+
+    def resume(self) -> None:
+        self.began = time.perf_counter()
+
+    def pause(self) -> None:
+        if self.began is not None:
+            self.seconds += time.perf_counter() - self.began
+            self.began = None
+
+    def rate(self) -> float:
+        running = 0.0 if self.began is None else time.perf_counter() - self.began
+        seconds = self.seconds + running
+        return self.steps / seconds if seconds > 0 else 0.0
+
+
+@jax.jit
+def _finite_members(params: Any) -> jax.Array:
+    """bool [M]: whether all parameters of a member are finite."""
+    leaves = [jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(params)]
+    return jnp.all(jnp.stack(leaves), axis=0)
+
+
+def _nonfinite(text: str, checkpoints: Checkpoints | None) -> NonFiniteLoss:
+    kept = ""
+    if checkpoints is not None:
+        checkpoints.wait()
+        steps = checkpoints.steps()
+        kept = f"; the last good checkpoint is at step {steps[-1]}" if steps else "; there was no checkpoint yet"
+    return NonFiniteLoss(f"{text}{kept}. A lower learning rate or optimizer.clip_norm may help")

@@ -1,0 +1,160 @@
+r"""Implicit gradient transport (IGT) around any optimizer that takes groups.
+
+The paper's IGT takes gradients at a point shifted along the last step and averages them:
+
+    γ_t     averaging weight: t/(t+1), or anytime tail averaging                            (T1)
+    y_t   = θ_t + γ_t/(1 − γ_t)·(θ_t − θ_{t−1})         where the gradient is taken         (T2)
+    v_t   = γ_t·v_{t−1} + (1 − γ_t)·ĝ(y_t)                                                   (T3)
+
+and steps along v_t with momentum. Here it is a wrapper, in the manner of `optax.contrib.schedule_free`: the
+training loop holds y_t, and `igt_eval_params` returns θ_t. (T3) is read per group, as the sum over the batch in the
+paper's Discover-IGT demands: the inner optimizer is fed v_k = γ v_{t−1} + (1 − γ) ĝ_k, and the running v_t is their
+mean. Hence Discover-IGT is `igt(discover(...))`, with no rule of its own.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.core import Tracer
+
+from discover.checks import check_group_axis, refuse_optax_wrappers
+from discover.groups import mean_over_groups, skip_empty_batches
+from discover.rule import Affine, GroupTransformation, through
+
+
+class IgtState(NamedTuple):
+    """What the wrapper remembers between steps."""
+
+    steps: jax.Array  # int32 [], steps taken
+    params: Any  # θ_t; leaves like the parameters, which themselves are y_t
+    average: Any  # v_t; leaves like the parameters, float32 or wider
+    inner: Any  # the inner optimizer's state
+
+
+def averaging_weight(step: Any, tail_fraction: Any = None) -> jax.Array:
+    r"""γ of (T1) at step s = 1, 2, …
+
+    With c = 1/tail_fraction (anytime tail averaging, Arnold et al. 2019):
+    γ = c(s−1)/(1 + c(s−1)) · (1 − sqrt((1−c)/(s(s−1)))/c), and γ = 0 at s = 1. For tail_fraction above 2 this is
+    negative at small s; it is clipped at 0. Without a tail fraction (or with 1) it is (s−1)/s, an average of all.
+    """
+    past, root = _tail(step, tail_fraction)
+    return jnp.maximum(past - root, 0) / (1 + past)
+
+
+def _tail(step: Any, tail_fraction: Any) -> tuple[jax.Array, jax.Array]:
+    """m = c(s−1) and r = sqrt((1−c)(s−1)/s), in which γ = (m−r)/(1+m), 1−γ = (1+r)/(1+m), γ/(1−γ) = (m−r)/(1+r).
+
+    In float32 the last two would lose all their digits if they were computed from γ, which comes close to 1.
+    """
+    s = jnp.asarray(step, jnp.result_type(float))
+    c = jnp.asarray(1.0 if tail_fraction is None else 1.0 / jnp.asarray(tail_fraction, s.dtype), s.dtype)
+    return c * (s - 1), jnp.sqrt((1 - c) * (s - 1) / s)
+
+
+def new_weight(step: Any, tail_fraction: Any = None) -> jax.Array:
+    """1 − γ at step s: the weight of the newest gradient in the average."""
+    past, root = _tail(step, tail_fraction)
+    return jnp.minimum((1 + root) / (1 + past), 1)
+
+
+def look_ahead(step: Any, tail_fraction: Any = None) -> jax.Array:
+    """γ/(1 − γ) at step s: how many of the last step's lengths the gradient is taken ahead, (T2)."""
+    past, root = _tail(step, tail_fraction)
+    return jnp.maximum(past - root, 0) / (1 + root)
+
+
+def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> GroupTransformation:
+    """Implicit gradient transport around an optimizer of this library: (T1) to (T3).
+
+    Args:
+      inner: an optimizer that takes gradients with a group axis. With `momentum` it is the paper's IGT, with
+        `discover` its Discover-IGT.
+      tail_fraction: averages over about the last 1/tail_fraction of the steps; None (or 1) averages over all.
+
+    Returns:
+      A transformation whose parameters are the shifted ones, y_t. Evaluate, save and publish
+      `igt_eval_params(state, params)`. Its update needs `params`.
+
+    Raises:
+      ValueError: if `tail_fraction` is below 1, or `update` is called without `params`.
+
+    Departs from the paper: its IGT uses heavy-ball momentum w = βw − μv; around `momentum`, which weights by
+    (1 − β), the same trajectory has learning rate μ/(1 − β).
+    """
+    if tail_fraction is not None and not isinstance(tail_fraction, Tracer) and not float(tail_fraction) >= 1:
+        raise ValueError(f"tail_fraction must be None or at least 1, got {float(tail_fraction):g}")
+    inner = optax.with_extra_args_support(inner)
+    group_mean = mean_over_groups()
+
+    def init(params):
+        def zero(p):
+            return jnp.zeros(jnp.shape(p), jnp.promote_types(jnp.result_type(p), jnp.float32))
+
+        # A copy, because the loop's parameters and these are both donated to the next step.
+        true_params = jax.tree.map(jnp.copy, params)
+        return IgtState(jnp.zeros((), jnp.int32), true_params, jax.tree.map(zero, params), inner.init(params))
+
+    def update(updates, state, params=None, *, group_sizes=None, affine=None, **extra):
+        if params is None:
+            raise ValueError("igt needs the parameters: call tx.update(grads, state, params, ...)")
+        refuse_optax_wrappers("igt")
+        check_group_axis(updates, state.average)
+        new = new_weight(state.steps + 1, tail_fraction)
+
+        def blend(average, gradient):
+            return average + new.astype(average.dtype) * (gradient.astype(average.dtype) - average)
+
+        batch_mean, _ = group_mean.update(updates, optax.EmptyState(), group_sizes=group_sizes, affine=affine)
+        average = jax.tree.map(blend, state.average, batch_mean)
+        # (T3) is the same affine function of every group's gradient, so the v_k need not be formed.
+        scale, offset = affine or (1.0, jax.tree.map(jnp.zeros_like, state.average))
+        transported = Affine(new * scale, jax.tree.map(blend, state.average, offset))
+        extra |= {"group_sizes": group_sizes}
+        if isinstance(inner, GroupTransformation):
+            step, inner_state = inner.update(updates, state.inner, state.params, affine=transported, **extra)
+        else:
+            per_group = jax.tree.map(
+                lambda g, o: through(Affine(transported.scale, o), g.astype(o.dtype)), updates, transported.offset
+            )
+            step, inner_state = inner.update(per_group, state.inner, state.params, **extra)
+
+        true_params = optax.apply_updates(state.params, step)
+        ahead = look_ahead(state.steps + 2, tail_fraction)
+
+        def shifted_step(moved, before, now):
+            return moved + ahead.astype(moved.dtype) * (moved - before) - now
+
+        shifted = jax.tree.map(shifted_step, true_params, state.params, params)
+        return shifted, IgtState(state.steps + 1, true_params, average, inner_state)
+
+    return skip_empty_batches(GroupTransformation(init, update))
+
+
+def igt_eval_params(state: Any, params: Any) -> Any:
+    """The parameters to evaluate: θ_t where the optimizer is IGT, `params` for every other optimizer.
+
+    Args:
+      state: the optimizer's state; an `IgtState` may sit anywhere in it.
+      params: the parameters that the training loop holds.
+    """
+    found = [s for s in jax.tree.leaves(state, is_leaf=_is_igt_state) if _is_igt_state(s)]
+    if len(found) > 1:
+        raise ValueError(f"the optimizer state holds {len(found)} IGT states; evaluate each on its own")
+    if not found:
+        return params
+    true_params = found[0].params
+    if not any(map(_is_masked, jax.tree.leaves(true_params, is_leaf=_is_masked))):
+        return true_params
+    # Under `optax.partition` IGT has some parameters only: the others are as the loop holds them.
+    return jax.tree.map(lambda now, true: now if _is_masked(true) else true, params, true_params)
+
+
+def _is_masked(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
+
+
+def _is_igt_state(node: Any) -> bool:
+    return isinstance(node, IgtState)

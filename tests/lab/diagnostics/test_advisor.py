@@ -1,0 +1,102 @@
+"""The advice follows from the numbers, ranks what helps above what does not, and says so in words."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from discover.lab.diagnostics.advisor import Candidate, advise, expected_gain, noise_ratio, recommend
+from discover.lab.diagnostics.batches import batch_noise
+from discover.lab.diagnostics.variance import Estimate, Interval
+
+
+def found(inner, between, signal=0.1):
+    parts = [Interval(v, 0.9 * v, 1.1 * v) for v in (inner, between, inner + between, signal)]
+    return Estimate(*parts, confidence=0.95)
+
+
+def candidate(name, inner, between, num_clusters=10):
+    return Candidate(name, num_clusters, {"start": found(1.0, 1.0), "warm-up": found(inner, between)})
+
+
+@given(num_clusters=st.integers(1, 2000), num_groups=st.integers(1, 512))
+def test_recommendation_stays_inside_the_family(num_clusters, num_groups):
+    setting = recommend(num_clusters, num_groups)
+    assert 0.9 <= setting.beta <= 0.98
+    assert 0 < setting.nu <= 1
+    assert 1 - setting.nu * setting.beta == pytest.approx(0.1, abs=1e-3)
+    assert 0 < setting.visit_rate <= 1
+
+
+def test_fewer_groups_ask_for_a_longer_memory():
+    betas = [recommend(10, groups).beta for groups in (16, 8, 4, 2, 1)]
+    assert betas == sorted(betas)
+    assert betas[0] == 0.9
+    with pytest.raises(ValueError, match="at least 1"):
+        recommend(0, 1)
+
+
+def test_more_variance_between_clusters_is_ranked_higher_and_random_last():
+    rows = advise(
+        [candidate("random", 5.0, 0.0), candidate("classes", 1.0, 4.0), candidate("pixels", 3.0, 2.0)],
+        num_groups=2,
+        group_size=16,
+        num_parameters=1000,
+    )
+    assert [row.name for row in rows] == ["classes", "pixels", "random"]
+    assert rows[0].verdict == "use"
+    assert rows[2].verdict == "leave"
+    assert "Momentum is fine" in rows[2].text
+    assert rows[0].memory_bytes == 11 * 1000 * 4
+    json.dumps([row.to_json() for row in rows])
+
+
+def test_advice_for_bfloat16_buffers_counts_their_bytes_and_a_float32_mean():
+    row = advise([candidate("classes", 1.0, 4.0)], num_groups=2, group_size=16, num_parameters=1000, bytes_per_value=2)[
+        0
+    ]
+    assert row.memory_bytes == (10 * 2 + 4) * 1000
+
+
+def test_what_lies_between_but_is_small_beside_the_gradient_is_not_called_little_to_remove():
+    row = advise([candidate("classes", 1.0, 0.5)], num_groups=8, group_size=16, num_parameters=1000)[0]
+    assert row.batch_share > 0.8
+    assert row.verdict == "leave"
+    assert "Removing that would gain little" in row.text
+
+
+def test_of_equal_clusterings_the_smaller_one_comes_first():
+    rows = advise(
+        [candidate("many", 1.0, 4.0, 100), candidate("few", 1.0, 4.0, 5)],
+        num_groups=2,
+        group_size=16,
+        num_parameters=10,
+    )
+    assert [row.name for row in rows] == ["few", "many"]
+
+
+def test_noise_ratio_is_one_where_nothing_is_between_but_for_the_buffers_noise():
+    estimate = found(5.0, 0.0, signal=1e-9)
+    noise = batch_noise(5.0, 0.0, num_groups=2, group_size=4)
+    assert noise_ratio(estimate, noise, 0.1) == pytest.approx(1 / (1 + 0.1 / 1.9), rel=1e-3)
+    assert noise_ratio(estimate, noise, 0.0) == pytest.approx(1.0)
+    # Two equal clusters that forget at every visit: 1.5 times the noise, as a simulation finds, not 2.
+    assert noise_ratio(estimate, noise, 1.0, square_sum=0.5) == pytest.approx(1 / 1.5, rel=1e-3)
+
+
+@given(between=st.floats(0.01, 100), signal=st.floats(1e-3, 10))
+def test_expected_gain_grows_with_the_variance_between_clusters(between, signal):
+    gains = []
+    for value in (between, 2 * between):
+        estimate = found(1.0, value, signal)
+        noise = batch_noise(1.0, value, num_groups=2, group_size=16)
+        gains.append(expected_gain(noise_ratio(estimate, noise, 0.1)))
+    assert gains[0] < gains[1]
+    assert np.isfinite(gains).all()
+
+
+def test_a_candidate_without_an_estimate_is_refused():
+    with pytest.raises(ValueError, match="'empty' has no estimate"):
+        advise([Candidate("empty", 3, {})], num_groups=1, group_size=1, num_parameters=1)

@@ -1,0 +1,129 @@
+"""`discover bench`: every candidate is timed in turns, and the table says what it means."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from discover.lab.experiments import bench as module
+from discover.lab.experiments.bench import BASELINE, HAND_WRITTEN, Candidate, _take_turns, bench, count_operations
+from discover.lab.experiments.config.config import ConfigError
+from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.report.bench import write_bench_figure
+
+NO_LAYERS = ["model.depth=none", "model.width=none"]
+
+
+@pytest.fixture(scope="module")
+def result():
+    def config_for(name):  # a small network compiles sooner
+        return get_preset("digits").config_for(name).override(["model.name=logistic", *NO_LAYERS])
+
+    said = []
+    settings = {"groups": [1, 4], "clusters": [5], "repeats": 2, "seconds": 0.01}
+    table = bench(config_for, ["igt", "discover"], say=said.append, **settings)
+    return table, said
+
+
+def test_every_optimizer_and_setting_has_a_row(result):
+    table, _ = result
+    assert table["environment"]["devices"] == ["cpu"] * len(jax.devices())
+    rows = [(row["optimizer"], row["groups"], row["clusters"]) for row in table["rows"]]
+    assert rows == [(BASELINE, 1, 5), ("igt", 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
+
+
+def test_ratios_are_taken_against_momentum_within_a_repeat(result):
+    table, _ = result
+    assert table["rows"][0]["ratio"] == 1
+    for row in table["rows"]:
+        assert row["ratio_lowest"] <= row["ratio"] <= row["ratio_highest"]
+        assert row["slowest"] <= row["steps_per_second"] <= row["fastest"]
+
+
+def test_the_state_grows_with_the_clusters_and_the_floor_with_the_groups(result):
+    table, _ = result
+    state = {row["optimizer"]: row["state_bytes"] for row in table["rows"]}
+    four_bytes = 4 * table["parameters"]
+    assert state["momentum"] == pytest.approx(four_bytes, rel=0.01)
+    assert state["discover"] == pytest.approx((5 + 1) * four_bytes, rel=0.01)
+    floors = [row["floor_bytes"] for row in table["updates"]]
+    assert floors[0] == 5 * four_bytes  # gradient, momentum in and out, parameters in and out
+    assert floors[1] == 7 * four_bytes  # and ḡ in and out
+    assert floors[1] < floors[2] <= (3 * 4 + 4) * four_bytes
+
+
+def test_what_is_being_done_is_said_with_a_first_look(result):
+    assert any("discover, 4 groups, 5 clusters" in text and "ms a step" in text for text in result[1])
+
+
+def test_operations_are_counted_in_products_and_convolutions_also_inside_other_programs():
+    def count(function, *shapes):
+        return count_operations(jax.make_jaxpr(function)(*map(jnp.ones, shapes)).jaxpr)
+
+    def convolve(x, w):
+        return lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    assert count(lambda a, b: jnp.sin(a @ b), (4, 5), (5, 6)) == 2 * 4 * 5 * 6
+    assert count(jax.jit(lambda a, b: a @ b), (4, 5), (5, 6)) == 2 * 4 * 5 * 6
+    forward = 2 * (2 * 4 * 4) * 3 * 3 * 5 * 7
+    assert count(convolve, (2, 8, 8, 5), (3, 3, 5, 7)) == forward
+    both = jax.grad(lambda x, w: jnp.sum(jnp.sin(convolve(x, w))), (0, 1))
+    assert count(both, (2, 8, 8, 5), (3, 3, 5, 7)) == pytest.approx(3 * forward, rel=0.3)  # borders of zeros count
+
+
+@pytest.mark.parametrize(("whole", "total"), [(2, 5), (3, 3)])
+def test_ctrl_c_keeps_the_repeats_that_were_whole(whole, total):
+    def candidate(interrupts):
+        calls = iter(range(100))
+
+        def run():
+            if interrupts and next(calls) == whole:
+                raise KeyboardInterrupt
+
+        return Candidate("x", 1, 1, run, 0.0, 0, None)
+
+    candidates, said = [candidate(False), candidate(True)], []
+    assert _take_turns(candidates, total, 1, 1, said.append) == whole
+    assert [len(c.seconds) for c in candidates] == [whole, whole]
+    assert ("stopped" in said[-1]) == (whole < total)
+
+
+def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(monkeypatch):
+    timed, said = [], []
+
+    def update_alone(config, *_):
+        if timed:
+            raise KeyboardInterrupt
+        timed.append(config.optimizer.name)
+        return {"optimizer": config.optimizer.name}
+
+    monkeypatch.setattr(module, "time_update", update_alone)
+    settings = {"groups": [4], "repeats": 1, "seconds": 0.001}
+    small = ["model.name=logistic", *NO_LAYERS]
+    table = bench(
+        lambda name: get_preset("digits").config_for(name).override(small), ["discover"], say=said.append, **settings
+    )
+    assert [row["optimizer"] for row in table["rows"]] == [BASELINE, HAND_WRITTEN, "discover"]
+    assert table["updates"] == [{"optimizer": BASELINE}]
+    assert said[-1] == "stopped: 1 of 2 updates were timed alone"
+
+
+def test_groups_must_divide_the_batch():
+    with pytest.raises(ConfigError, match="groups must divide the batch of 32 examples, got 5"):
+        bench(get_preset("digits").config_for, ["discover"], groups=[5])
+
+
+def test_the_figure_is_drawn(result, tmp_path):
+    paths = write_bench_figure(result[0], tmp_path)
+    assert [path.name for path in paths] == ["bench.png", "bench.svg"]
+    assert all(path.stat().st_size > 5_000 for path in paths)
+
+
+def test_momentum_alone_can_be_timed_and_drawn(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "time_update", lambda config, *_: {"optimizer": config.optimizer.name})
+    small = ["model.name=logistic", *NO_LAYERS]
+    table = bench(
+        lambda name: get_preset("digits").config_for(name).override(small), [], repeats=1, seconds=0.001, loop=False
+    )
+    assert [row["optimizer"] for row in table["rows"]] == [BASELINE]
+    assert write_bench_figure(table, tmp_path)

@@ -1,0 +1,184 @@
+"""The diagnosis of digits: quick, right about classes and random clusters, and written in words and JSON."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from discover.lab.data import Clustering, Dataset, Split
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.diagnose.diagnose import DiagnosisOptions, diagnose
+from discover.lab.experiments.diagnose.find_clusters import find_clusters
+from discover.lab.experiments.diagnose.measurement import judgeable
+from discover.lab.experiments.diagnose.validate_advice import Plan, rank_correlation, validate
+from discover.lab.experiments.run.build import build_data
+
+OPTIONS = DiagnosisOptions(sample=300, warmup_steps=30, numbers=(10,))
+GIVEN_ONLY = replace(OPTIONS, warmup_steps=5, numbers=(99,))  # 300 examples are too few for 99 clusters: no k-means
+
+
+def config(**values):
+    settings = {"model.name": "mlp", "model.depth": 1, "model.width": 16, "batches.groups": 1}
+    return Config(name="test").with_values({**settings, "batches.group_size": 16, **values})
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """The command itself, on a small network: where it wrote, and what it printed."""
+    from discover.lab.cli import build_app
+
+    out = tmp_path_factory.mktemp("diagnose")
+    sizes = ["--groups", "1", "--group-size", "16", "--sample", "300", "--warmup", "30"]
+    values = ["--set", "model.depth=1", "--set", "model.width=16"]
+    files = ["--out", str(out), "--json", str(out / "copy.json")]
+    result = CliRunner().invoke(build_app(), ["diagnose", "digits", *sizes, *values, *files])
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+@pytest.fixture(scope="module")
+def found(command):
+    return json.loads((command[0] / "diagnosis.json").read_text())
+
+
+def test_command_writes_table_figure_and_json(command, found):
+    out, printed = command
+    assert "classes" in printed
+    assert all(line in " ".join(printed.split()) for line in found["summary"])
+    assert json.loads((out / "copy.json").read_text()) == found
+    assert (out / "diagnosis.png").stat().st_size > 1000
+
+
+def test_classes_are_ranked_above_random_and_pixels(found):
+    names = [row["name"] for row in found["clusterings"]]
+    assert names.index("classes") < names.index("k-means on pixels, 10") < names.index("random, 10")
+
+
+def test_random_clusters_have_nothing_between_and_classes_nearly_everything(found):
+    rows = {row["name"]: row for row in found["clusterings"]}
+    assert rows["random, 10"]["batch_share"] < 0.2
+    assert rows["random, 10"]["verdict"] == "leave"
+    assert rows["classes"]["batch_share"] > 0.8
+    assert rows["classes"]["verdict"] == "use"
+    assert rows["classes"]["shuffled_share"] < rows["classes"]["batch_share"]
+
+
+def test_formula_agrees_with_batches_really_drawn(found):
+    stage = next(row for row in found["clusterings"] if row["name"] == "classes")["stages"]["warm-up"]
+    interval = found["measured"]["total"]
+    assert interval["value"] == pytest.approx(stage["batch_noise"], abs=1.3 * (interval["high"] - interval["low"]))
+
+
+def test_balanced_batches_are_judged_as_they_are_composed_and_it_is_said():
+    balanced = diagnose(config(**{"batches.composition": "balanced", "batches.groups": 10}), GIVEN_ONLY)
+    stage = next(row for row in balanced.rows if row.name == "classes").stages["warm-up"]
+    between = stage["batch_share"] * stage["batch_noise"]
+    assert between == pytest.approx(balanced.facts["measured"]["between_cluster"]["value"], rel=0.15)
+    assert between < 0.3 * stage["between_cluster"]["value"] / 10  # independent draws: nearly each class once is less
+    assert "Batches are balanced" in balanced.facts["summary"][-1]
+
+
+def test_turns_are_advised_where_clusters_are_drawn_at_random(found):
+    (line,) = [line for line in found["summary"] if "composition=balanced" in line]
+    assert "each of 10 is then seen every 10 steps on average" in line
+
+
+def test_given_batches_are_drawn_beside_the_estimate_too():
+    every = {"batches.composition": "given", "batches.groups": 10, "batches.given": tuple(range(10))}
+    given = diagnose(config(**every), GIVEN_ONLY)
+    row = next(row for row in given.rows if row.name == "classes")
+    assert row.batch_share < 0.01  # every class in every batch: nothing is left between
+    assert given.facts["measured"]["between_cluster"]["value"] < 1e-9
+    assert not any("composition=balanced" in line for line in given.facts["summary"])
+
+
+def test_reason_for_beta_names_the_given_clustering_and_the_cap(found):
+    assert any(line.startswith("classes: with 1 group per batch") for line in found["summary"])
+    capped = next(line for line in found["summary"] if line.startswith("Why"))
+    assert "beta=0.98 for classes" in capped
+    assert "0.98, the most that is advised" in capped
+
+
+def test_label_noise_distinguishes_observed_and_true_classes():
+    noisy = diagnose(config(**{"data.label_noise": 0.6}), GIVEN_ONLY)
+    rows = {row.name: row for row in noisy.rows}
+    assert rows["observed classes"].variance_share > rows["true classes"].variance_share
+    assert noisy.facts["measured"]["clustering"] == "observed classes"
+    assert noisy.facts["measured"]["between_share"]["value"] > 0.5
+
+
+def test_a_given_column_and_augmentations_are_judged():
+    rng = np.random.default_rng(0)
+    labels = np.arange(240) % 4
+    images = rng.integers(0, 255, (240, 16, 16, 1)).astype(np.uint8)
+    images[np.arange(240), labels * 3] = 255
+    split = Split(images, labels, {"site": labels % 2, "superclass": labels // 2})
+    data = Dataset("made", split, split, 4, ("a", "b", "c", "d"))
+    options = replace(GIVEN_ONLY, sample=200, column="site")
+    rows = {row.name: row for row in diagnose(config(), options, dataset=data).rows}
+    assert rows["column site"].num_clusters == 2
+    assert rows["superclasses"].num_clusters == 2
+    assert rows["augmentations"].num_clusters == 3
+    with pytest.raises(ValueError, match="no column 'side': the columns are site, superclass"):
+        diagnose(config(), replace(options, column="side"), dataset=data)
+
+
+@pytest.mark.parametrize("ids", [[0, 0, 1, 2, 2], [0, 0, 1, 2, 3, 3], [0, 0, 0, 0]])
+def test_clusters_too_small_to_judge_are_put_together(ids):
+    ids = np.array(ids)
+    probs = np.full(5, 0.2)
+    merged, shares = judgeable(ids, probs)
+    assert shares.sum() == pytest.approx(1.0)
+    assert np.all(np.bincount(merged, minlength=len(shares)) >= 2)
+
+
+@pytest.mark.parametrize("by", ["last-layer", "projected"])
+def test_gradients_of_the_loss_which_contain_the_label_find_the_classes(by, tmp_path):
+    clustering = find_clusters(config(), 10, by=by, options=OPTIONS)
+    labels = build_data(config()).train.labels
+    table = np.zeros((clustering.num_clusters, 10))
+    np.add.at(table, (clustering.assignments, labels), 1)
+    assert table.max(axis=1).sum() / len(labels) > 0.9  # purity
+    assert Clustering.load(clustering.save(tmp_path / "found.npz")).num_clusters == clustering.num_clusters
+
+
+def test_unknown_embedding_is_refused():
+    with pytest.raises(ValueError, match="choose from last-layer, projected"):
+        find_clusters(config(), 10, by="pixels")
+
+
+def test_rank_correlation_is_spearmans():
+    rows = [{"predicted": p, "measured": m} for p, m in [(1, 1), (2, 4), (3, 9), (4, 16)]]
+    assert rank_correlation(rows)["rank_correlation"] == pytest.approx(1.0)
+    rows = [{"predicted": p, "measured": m} for p, m in [(1, 3), (2, 2), (3, 1)]]
+    assert rank_correlation(rows)["rank_correlation"] == pytest.approx(-1.0)
+
+
+@pytest.mark.slow
+def test_validation_predicts_and_measures_the_same_setting():
+    plan = Plan(
+        groups=(2,), clusterings=("classes", "random"), label_noise=(0.0,), targets=(0.5,), batch_size=16, steps=60,
+        momentum_rates=(0.1,), discover_rates=(0.1,), tuning_seeds=(0,), seeds=(1,), betas=(),
+    )  # fmt: skip
+    record = validate(config(), plan, options=OPTIONS)
+    assert [row["clustering"] for row in record["rows"]] == ["classes", "random"]
+    for row in record["rows"]:
+        assert row["measured"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])
+    assert record["rows"][0]["predicted"] > record["rows"][1]["predicted"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["no-such-thing"], "no-such-thing"), (["digits", "--sample", "3"], "--sample must be at least 20")],
+)
+def test_command_refuses_what_cannot_be_in_one_line(arguments, message, capfd):
+    from discover.lab.cli import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["diagnose", *arguments])
+    assert stopped.value.code == 2
+    error = capfd.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

@@ -1,0 +1,62 @@
+"""A run that is killed, whenever and however often, ends as if it had never been."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from discover.lab.experiments.config.config import OPTIMIZERS
+from discover.lab.experiments.run.run import load_params
+
+HARNESS = Path(__file__).with_name("kill_harness.py")
+
+
+def run_harness(folder, seed, kills_per_optimizer):
+    environment = dict(os.environ)
+    environment.pop("XLA_FLAGS", None)  # one device, as a user has it
+    environment |= {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    done = subprocess.run(
+        [sys.executable, str(HARNESS), str(folder), str(seed), str(kills_per_optimizer)],
+        env=environment,
+        cwd=HARNESS.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / "report.json").read_text())
+
+
+def assert_equal_to_the_last_bit(folder):
+    for optimizer in OPTIMIZERS:
+        unbroken, broken = folder / "unbroken" / optimizer, folder / "broken" / optimizer
+        assert (broken / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes(), optimizer
+        expected, found = load_params(unbroken)[1], load_params(broken)[1]
+        assert jax.tree.structure(expected) == jax.tree.structure(found)
+        for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found)):
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), optimizer
+        finals = [json.loads((path / "summary.json").read_text()) for path in (unbroken, broken)]
+        assert finals[0]["final"] == finals[1]["final"]
+        assert finals[1]["status"] == "finished"
+
+
+@pytest.mark.parametrize(("seed", "kills"), [(0, 1), pytest.param(1, 8, marks=pytest.mark.slow)])
+def test_every_optimizer_killed_and_resumed_ends_bit_identical(tmp_path, seed, kills):
+    report = run_harness(tmp_path, seed, kills)
+    killed = [kill for kill in report["kills"] if kill[3] == -signal.SIGKILL]
+    assert len(killed) >= (80 if kills > 1 else 12)
+    for optimizer in OPTIMIZERS:
+        assert any(kill[0] == optimizer for kill in killed), f"{optimizer} was never killed"
+    assert report["unfinished_writes"] >= 3, "no kill fell into the writing of a checkpoint"
+    assert_equal_to_the_last_bit(tmp_path)

@@ -1,0 +1,425 @@
+"""Our results as data, and their rerun: nothing trained twice, nothing lost, a clean stop when the time is up."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from discover.lab.cli.reproduce_others import OTHERS
+from discover.lab.experiments.reproduce import units as module
+from discover.lab.experiments.compare.plan import describe_batches
+from discover.lab.experiments.config.config import Config, ConfigError
+from discover.lab.experiments.presets.presets import OURS, PLAIN, get_preset
+from discover.lab.experiments.reproduce.plans import ADAM_RATES, RESULTS, SCALES, get_result
+from discover.lab.experiments.reproduce.reproduce import _tune, is_done, reproduce, unit_config, unit_name
+from discover.lab.records import read_metrics, read_summary
+from discover.lab.report.results import write_drift, write_panel
+
+TINY = [
+    "model.name=logistic", "model.depth=none", "model.width=none", "training.steps=8", "training.eval_every=4",
+    "training.steps_per_dispatch=4",
+]  # fmt: skip
+PROGRAMS: dict = {}  # compiled once for all tests of this file
+
+
+def tiny(name, *more, **options):
+    return get_result(name, "digits", overrides=[*TINY, *more], **options)
+
+
+def run(result, out, **options):
+    return reproduce(result, out, programs=PROGRAMS, **options)
+
+
+def panel(name, which, scale="small"):
+    return next(p for p in get_result(name, scale).panels if p.name == which)
+
+
+# -- the plans --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_row_can_be_trained_and_has_the_budget_of_its_neighbours(name, scale):
+    for part in get_result(name, scale).panels:
+        labels = [row.label for row in part.rows]
+        assert len(set(labels)) == len(labels)
+        assert len({len(row.learning_rates) for row in part.rows}) == 1
+        assert set(part.tuning_seeds) <= set(part.seeds)
+        for row in part.rows:
+            config = row.config.check()
+            assert 0 < config.data.validation < 1, "learning rates are chosen on a validation split"
+            assert config.batches.groups * config.batches.group_size == SCALES[scale].batch
+            assert len({(r.config.training.epochs, r.config.training.steps) for r in part.rows}) == 1
+
+
+def test_a_has_the_eight_optimizers_on_pure_batches_and_a_shuffled_control_over_three_seeds():
+    part = panel("results-a", "clean")
+    pure = [row for row in part.rows if row.config.batches.composition == "random"]
+    assert [row.label for row in pure] == [*PLAIN, *OURS]
+    assert all(row.config.batches.groups == 8 and row.config.clusters.by == "classes" for row in pure)
+    assert [row.label for row in part.rows if row.reference] == ["momentum-shuffled", "adam-shuffled"]
+    assert all(row.config.batches.composition == "shuffled" for row in part.rows if row.reference)
+    assert len(part.seeds) >= 3
+    assert all(row.config.data.label_noise == 0 for row in part.rows)
+    assert (part.rows[0].config.model.name, part.rows[0].config.model.depth) == ("wide_resnet", 16)
+
+
+def test_b_has_noise_and_a_long_run():
+    assert {row.config.data.label_noise for row in panel("results-b", "noise-0.4").rows} == {0.4}
+    long = panel("results-b", "noise-0.8-long")
+    assert [row.label for row in long.rows] == ["momentum", "discover"]
+    assert {row.config.data.label_noise for row in long.rows} == {0.8}
+    assert long.rows[0].config.training.epochs >= 50
+    assert long.checkpoints
+
+
+def test_c_d_and_e_vary_what_they_say():
+    structures = {row.facets.get("clusters") for row in panel("results-c", "structures").rows}
+    assert structures == {"classes", "augmentations", "random", "kmeans", None}
+    purity = {(row.config.optimizer.name, row.facets.get("groups")) for row in panel("results-d", "purity").rows}
+    assert purity >= {(name, g) for name in ("momentum", "adam", "discover") for g in (1, 2, 4, 8)}
+    grid = panel("results-e", "nu-beta").rows
+    assert len({(row.config.optimizer.beta, row.config.optimizer.nu) for row in grid}) == len(grid) == 16
+    assert any((row.config.optimizer.beta, row.config.optimizer.nu) == (0.95, 0.95) for row in grid), "the defaults"
+
+
+def test_f_has_the_papers_values_as_printed_and_as_mapped():
+    rows = {row.label: row.config.optimizer for row in panel("results-f", "eight-groups").rows}
+    paper = get_preset("cifar10-classes")
+    for name in OURS:
+        for label in (f"paper_{name}", f"{name}-mapped"):
+            for key, value in paper.hyperparameters(label.removesuffix("-mapped")).items():
+                if key != "learning_rate":
+                    assert getattr(rows[label], key) == value
+    one = {row.label: row.config.optimizer for row in panel("results-f", "one-group").rows}
+    assert one["discover-one group"].beta == 1 - one["paper_discover-one group"].alpha
+    assert one["discover-one group"].nu == 0
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_g_puts_discover_before_adam_and_shares_its_adam_with_a_and_d(scale):
+    part = panel("results-g", "before-adam", scale)
+    assert part.seeds == panel("results-d", "purity", scale).seeds
+    compared = {(r.config.optimizer.name, r.config.batches.groups) for r in part.rows if not r.reference}
+    assert compared == {(name, groups) for name in ("adam", "discover_adam") for groups in (2, 8)}
+    assert {row.learning_rates for row in part.rows} == {ADAM_RATES[SCALES[scale].every_rate]}
+    assert all(row.config.clusters.by == "classes" for row in part.rows)
+
+    def units(rows):
+        return {
+            unit_name(unit_config(row, rate, seed)): (row.config.optimizer.name, row.config.batches.groups)
+            for row in rows
+            for rate in row.learning_rates
+            for seed in part.seeds
+        }
+
+    known = units([*panel("results-a", "clean", scale).rows, *panel("results-d", "purity", scale).rows])
+    new = {what for name, what in units(part.rows).items() if name not in known}
+    assert new == {("discover_adam", 2), ("discover_adam", 8)}
+    fair = panel("results-g", "before-adam-same-beta1", scale)
+    assert {row.config.optimizer.beta1 for row in fair.rows} == {0.0}  # Discover's part alone
+    assert {(r.label, r.config.batches) for r in fair.rows} == {(r.label, r.config.batches) for r in part.rows}
+    ours = [row for row in part.rows if row.config.optimizer.name == "discover_adam"]
+    assert [row for row in fair.rows if row.config.optimizer.name == "discover_adam"] == ours
+
+
+def test_overrides_reach_those_they_concern_and_impossible_ones_are_refused():
+    rows = {row.label: row.config.optimizer for row in tiny("results-a", "optimizer.nu=0.3").panels[0].rows}
+    assert (rows["discover"].nu, rows["qhm"].nu, rows["momentum"].nu) == (0.3, 0.3, None)
+    for text, message in (
+        ("optimizer.learning_rate=1", "is what results-a varies"),
+        ("training.epoch=1", "did you mean 'training.epochs'"),
+        ("batches.groups=0", "at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            get_result("results-a", "digits", overrides=[text])
+    with pytest.raises(ConfigError, match="did you mean 'results-a'"):
+        get_result("result-a")
+
+
+def test_a_unit_is_known_by_what_it_trains_not_by_where_the_data_lies():
+    config = unit_config(panel("results-a", "clean").rows[0], 0.1, 0)
+    assert unit_name(config.with_values({"data.path": "elsewhere"})) == unit_name(config)
+    others = [unit_config(panel("results-a", "clean").rows[0], 0.1, 1), config.with_values({"optimizer.l2": 0.0})]
+    assert len({unit_name(other) for other in (config, *others)}) == 3
+
+
+def test_a_field_added_later_leaves_the_names_of_trained_units_alone(monkeypatch):
+    config = unit_config(panel("results-a", "clean").rows[0], 0.1, 0)
+    before = unit_name(config)
+    whole = Config.to_dict
+
+    def with_a_new_field(self):
+        tree = whole(self)
+        tree["data"]["added_later"] = 7
+        return tree
+
+    monkeypatch.setattr(Config, "to_dict", with_a_new_field)
+    assert unit_name(config) == before
+
+
+@pytest.mark.parametrize("best", [0.0001, 0.003, 0.01, 0.03, 0.3, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("extensions", [0, 2])
+def test_a_grid_goes_on_while_the_best_rate_is_at_its_end(best, extensions):
+    tried = []
+
+    class Known:
+        def member(self, config, _):
+            tried.append(config.optimizer.learning_rate)
+            score = -abs(math.log(config.optimizer.learning_rate / best))
+            return {"final": {"validation": {"accuracy": score}}}
+
+    part = panel("results-a", "clean")
+    rates = part.rows[0].learning_rates
+    part = dataclasses.replace(part, extensions=extensions)
+    chosen, grid = _tune(part, part.rows[0], Known())
+    found = [point["learning_rate"] for point in grid]
+    assert found == sorted(set(tried))
+    assert set(rates) <= set(found)
+    assert len(found) <= len(rates) + extensions
+    assert found[chosen] == min(found, key=lambda rate: abs(math.log(rate / best)))
+    if extensions == 0:
+        assert found == list(rates)
+    elif 0.003 <= best <= 3:
+        assert 0 < chosen < len(found) - 1
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    out = tmp_path_factory.mktemp("reproduce")
+    return out, run(tiny("results-e"), out)
+
+
+def test_a_row_is_the_best_learning_rate_by_validation_over_all_seeds(grid):
+    out, found = grid
+    assert found["status"] == "finished"
+    for row in found["panels"]["nu-beta"]["rows"]:
+        scores = [point["validation_accuracy"]["mean"] for point in row["grid"]]
+        assert row["learning_rate"] == row["grid"][scores.index(max(scores))]["learning_rate"]
+        directory = out / "results-e" / "nu-beta" / row["run"]
+        assert read_summary(directory)["seeds"] == [0, 1]
+        tests = [line["accuracy"] for line in read_metrics(directory) if line.get("split") == "test"]
+        assert row["test_accuracy"]["values"] == tests
+        assert len(tests) == 2
+
+
+def test_what_is_trained_is_never_trained_again_also_by_another_result(grid, monkeypatch):
+    out, found = grid
+    monkeypatch.setattr(module.Pool, "_train", lambda *_: pytest.fail("trained again"))
+    again = run(tiny("results-e"), out)
+    assert again["panels"]["nu-beta"]["rows"] == found["panels"]["nu-beta"]["rows"]
+    shared = tiny("results-a").panels[0].rows[5]  # Discover at its defaults is a point of the grid
+    assert shared.label == "discover"
+    assert is_done(out / "units" / unit_name(unit_config(shared, 0.3, 0)))
+
+
+def test_time_that_is_up_stops_between_units_and_the_next_call_goes_on(grid, tmp_path, monkeypatch):
+    trained = []
+    original = module.Pool._train
+
+    def counted(self, *arguments):
+        original(self, *arguments)
+        trained.append(arguments)
+        if len(trained) == 4:
+            self.limit.seconds = 0.0
+
+    monkeypatch.setattr(module.Pool, "_train", counted)
+    stopped = run(tiny("results-e"), tmp_path)
+    assert stopped["status"] == "stopped"
+    assert len(trained) == 4
+    assert len(stopped["panels"]["nu-beta"]["rows"]) == 1  # four units a row
+    assert json.loads((tmp_path / "results-e/nu-beta/comparison.json").read_text())["status"] == "stopped"
+    finished = run(tiny("results-e"), tmp_path, minutes=60)
+    assert finished["status"] == "finished"
+    assert len(trained) == len(list((grid[0] / "units").glob("*/summary.json")))
+    assert without_times(finished) == without_times(grid[1])
+
+
+def without_times(found):
+    rows = found["panels"]["nu-beta"]["rows"]
+    return [{key: value for key, value in row.items() if key != "steps_per_second"} for row in rows]
+
+
+def test_a_learning_rate_that_diverges_is_not_chosen_and_not_tried_again(tmp_path, monkeypatch):
+    result = tiny("results-e")
+    part = result.panels[0]
+    row = dataclasses.replace(part.rows[0], learning_rates=(0.3, 3e38))
+    lost = dataclasses.replace(part.rows[1], learning_rates=(3e38,))
+    result = dataclasses.replace(result, panels=(dataclasses.replace(part, rows=(row, lost)),))
+    first, second = run(result, tmp_path)["panels"]["nu-beta"]["rows"]
+    assert first["learning_rate"] == 0.3
+    assert first["grid"][1]["validation_accuracy"]["mean"] is None
+    assert second["test_accuracy"]["mean"] is None
+    monkeypatch.setattr(module.Pool, "_train", lambda *_: pytest.fail("trained again"))
+    assert run(result, tmp_path)["status"] == "finished"
+    assert write_panel(tmp_path / "results-e" / "nu-beta")
+
+
+def test_printed_and_ours_are_one_algorithm_with_one_group_and_drift_apart_with_eight(tmp_path):
+    result = tiny("results-f")
+    eight, one = result.panels
+    rows = tuple(row for row in eight.rows if row.label in ("paper_discover", "discover-mapped"))
+    drift = tuple(pair for pair in result.drift if pair[1] in {row.label for row in (*rows, *one.rows)})
+    result = dataclasses.replace(result, panels=(dataclasses.replace(eight, rows=rows), one), drift=drift)
+    found = run(result, tmp_path)["panels"]
+    printed, ours = found["one-group"]["rows"]
+    for key in ("learning_rate", "validation_accuracy", "test_accuracy"):
+        assert printed[key] == ours[key]
+    assert printed["test_loss"]["mean"] == pytest.approx(ours["test_loss"]["mean"], rel=1e-4)
+    last = {row["label"]: row["lines"][-1]["drift"] for row in found["drift"]["rows"]}
+    assert last["paper_discover"] > 0.05
+    assert all(value < 1e-5 for label, value in last.items() if label != "paper_discover")
+    assert write_drift(tmp_path / "results-f" / "drift")
+
+
+def test_clusters_by_kmeans_are_found_once_and_read_from_a_file(tmp_path):
+    result = tiny("results-c")
+    part = result.panels[0]
+    rows = tuple(row for row in part.rows if row.facets.get("clusters") == "kmeans")
+    found = run(dataclasses.replace(result, panels=(dataclasses.replace(part, rows=rows),)), tmp_path)
+    assert len(found["panels"]["structures"]["rows"]) == 2
+    assert len(list((tmp_path / "clusters").glob("*.npz"))) == 1
+    assert write_panel(tmp_path / "results-c" / "structures")
+
+
+def test_the_figure_of_a_grid_is_the_same_bytes_for_the_same_records(grid):
+    directory = grid[0] / "results-e" / "nu-beta"
+    first = [path.read_bytes() for path in write_panel(directory)]
+    assert [path.read_bytes() for path in write_panel(directory)] == first
+    assert all(first)
+
+
+def test_pictures_in_class_folders_stand_for_cifar_and_are_named_in_the_record(tmp_path, monkeypatch):
+    import numpy as np
+    from PIL import Image
+
+    monkeypatch.setenv("DISCOVER_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 4), ("test", 1)):
+        for label in range(10):
+            folder = tmp_path / "pictures" / part / f"class{label}"
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.jpg")
+    overrides = [f"data.path={tmp_path / 'pictures'}", "data.validation=0.25", "model.dropout=none", *TINY]
+    result = get_result("results-e", "small", overrides=overrides, seeds=[0])
+    part = dataclasses.replace(result.panels[0], rows=result.panels[0].rows[:1])
+    found = run(dataclasses.replace(result, panels=(part,)), tmp_path / "out")["panels"]["nu-beta"]
+    assert found["facts"]["data"] == "CIFAR-10 (JPEG)"
+    assert found["config"]["data"]["path"] is None  # nobody else's folder
+    assert "CIFAR-10 (JPEG)" in write_svg(tmp_path / "out" / "results-e" / "nu-beta")
+
+
+def write_svg(directory):
+    return next(path for path in write_panel(directory) if path.suffix == ".svg").read_text()
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def command(*words, expect=0):
+    from discover.lab.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", *words])
+    assert ended.value.code == expect
+
+
+def test_the_list_names_every_result_and_what_it_trains(capsys):
+    command("--list", "--json", "-")
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == [*RESULTS, *OTHERS]
+    assert all(part["trainings"] > 0 for row in rows for part in row["panels"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say which result"),
+        (["results-z"], "unknown result 'results-z'"),
+        (["results-a", "--minutes", "0"], "--minutes must be above 0"),
+        (["results-a", "--scale", "large"], "unknown scale 'large'"),
+        (["results-a", "--seeds", "0"], "--seeds must be at least 1"),
+        (["results-a", "--redraw", "--out", "nowhere"], "there is no record of results-a in nowhere"),
+    ],
+)
+def test_misuse_is_one_line(words, message, capsys):
+    command(*words, expect=2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_trains_draws_and_stops_in_time(tmp_path, capsys):
+    words = ["results-e", "--scale", "digits", "--out", str(tmp_path), "--seeds", "1"]
+    words += [part for text in TINY for part in ("--set", text)]
+    command(*words, "--minutes", "0.0000001")
+    assert "the time is up with 4 rows of results-e to go" in capsys.readouterr().err
+    command(*words)
+    assert "Discover, beta=0.95 nu=0.95" in capsys.readouterr().out
+    figure = tmp_path / "results-e" / "nu-beta" / "figures" / "nu-beta.png"
+    drawn = figure.read_bytes()
+    figure.unlink()
+    command("results-e", "--scale", "digits", "--out", str(tmp_path), "--redraw")
+    assert figure.read_bytes() == drawn
+
+
+def test_a_killed_rerun_goes_on_to_the_same_rows(grid, tmp_path):
+    words = [sys.executable, "-m", "discover", "reproduce", "results-e", "--scale", "digits", "--out", str(tmp_path)]
+    words += [part for text in TINY for part in ("--set", text)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(words, env=environment, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(tmp_path.glob("units/*/metrics.jsonl")):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    rows = without_times(run(tiny("results-e"), tmp_path))
+    for mine, theirs in zip(rows, without_times(grid[1]), strict=True):
+        assert mine["learning_rate"] == theirs["learning_rate"]
+        assert math.isclose(mine["test_accuracy"]["mean"], theirs["test_accuracy"]["mean"])
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    return tmp_path_factory.mktemp("everything")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(name, everything):
+    result = tiny(name)
+    panels = tuple(dataclasses.replace(part, rows=(part.rows[0], part.rows[-1])) for part in result.panels)
+    found = run(dataclasses.replace(result, panels=panels, drift=()), everything)
+    assert found["status"] == "finished"
+    for part in panels:
+        record = found["panels"][part.name]
+        assert [row["label"] for row in record["rows"]] == [row.label for row in part.rows]
+        assert all(0 <= row["test_accuracy"]["mean"] <= 1 for row in record["rows"])
+        assert record["facts"]["data"] == "digits"
+        batches = record["facts"]["batches"].split("; ")
+        assert set(batches) == {describe_batches(row.config) for row in part.rows if not row.reference}
+        written = write_panel(everything / name / part.name)
+        assert {path.suffix for path in written} >= {".png", ".svg"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*RESULTS, *OTHERS])
+def test_every_result_runs_end_to_end_at_the_scale_of_a_rehearsal(name, tmp_path):
+    command(name, "--scale", "digits", "--out", str(tmp_path))
+    assert list(tmp_path.glob("**/*.png"))
+    for record in tmp_path.glob("results-*/*/comparison.json"):
+        assert json.loads(record.read_text())["status"] == "finished"

@@ -1,0 +1,116 @@
+"""A run from configuration to records: what it leaves, and that it is a function of its configuration."""
+
+import jax
+import numpy as np
+import pytest
+
+from discover.lab import records
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.run.run import load_params, run
+from discover.lab.training.errors import RunError
+from discover.lab.training.progress import Progress, Quiet
+from tests.lab.experiments.running import CONFIG, DATA, Watcher, assert_same_run, go
+
+
+def test_a_run_leaves_its_config_environment_metrics_summary_and_checkpoints(finished_run):
+    result, folder = finished_run
+    assert Config.from_json((folder / records.CONFIG).read_text()) == CONFIG
+    environment = records.read_json(folder / records.ENVIRONMENT)
+    assert environment["command"] == "discover train"
+    assert environment["backend"] == "cpu"
+    lines = records.read_metrics(folder)
+    assert [(m["step"], m["seed"]) for m in lines if m["kind"] == "train"] == [
+        (step, seed) for step in (4, 8, 12, 16, 20) for seed in (0, 1)
+    ]
+    evaluations = [(m["split"], m["step"], m["seed"]) for m in lines if m["kind"] == "eval"]
+    assert evaluations == [
+        *[("validation", step, seed) for step in (10, 20) for seed in (0, 1)],
+        *[("test", 20, seed) for seed in (0, 1)],
+    ]
+    summary = records.read_summary(folder)
+    assert summary is not None
+    assert summary["status"] == "finished"
+    assert summary["steps"] == 20
+    assert summary["seeds"] == [0, 1]
+    assert summary["final"]["test"]["accuracy"] == [m["accuracy"] for m in lines[-2:]]
+    assert summary["steps_per_second"] > 0
+    assert summary["compile_seconds"] >= 0
+    assert [member.final["test"]["accuracy"] for member in result.members] == summary["final"]["test"]["accuracy"]
+    assert result.members[1].metrics == [m for m in lines if m["seed"] == 1]
+
+
+def test_the_loss_falls(finished_run):
+    losses = [m["loss"] for m in finished_run[0].members[0].metrics if m["kind"] == "train"]
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_the_same_run_again_gives_the_same_bytes(finished_run, tmp_path):
+    go(tmp_path / "again")
+    assert_same_run(tmp_path / "again", finished_run[1])
+
+
+def test_without_a_folder_the_numbers_are_the_same_and_nothing_is_written(finished_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = go(None)
+    assert [m.metrics for m in result.members] == [m.metrics for m in finished_run[0].members]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_run_is_recognised_and_not_trained_again(finished_run):
+    watcher = Watcher()
+    again = go(finished_run[1], resume=True, progress=watcher)
+    assert watcher.events == []
+    assert again.summary == records.read_summary(finished_run[1])
+    assert [m.metrics for m in again.members] == [m.metrics for m in finished_run[0].members]
+
+
+def test_the_progress_protocol_is_what_the_loop_calls():
+    assert isinstance(Quiet(), Progress)
+    watcher = Watcher()
+    go(None, progress=watcher)
+    assert watcher.events[0] == ("start", 0)
+    assert [event for event in watcher.events if event[0] == "advance"] == [("advance", s) for s in (5, 10, 15, 20)]
+    assert watcher.events[-1] == ("finish", "finished")
+
+
+def test_epochs_are_counted_in_examples():
+    result = go(None, "training.epochs=0.2")
+    assert result.steps == round(0.2 * len(DATA.train) / 16)
+
+
+def test_without_a_validation_split_the_test_split_is_evaluated_throughout():
+    result = run(CONFIG.override(["data.validation=0"]), None)
+    evaluations = [(m["split"], m["step"]) for m in result.members[0].metrics if m["kind"] == "eval"]
+    assert evaluations == [("test", 10), ("test", 20)]
+
+
+def test_the_best_checkpoint_is_the_one_with_the_highest_validation_accuracy(finished_run):
+    config, best = load_params(finished_run[1], which="best")
+    assert config == CONFIG
+    _, last = load_params(finished_run[1])
+    assert jax.tree.structure(best) == jax.tree.structure(last)
+    by_step = {}
+    for line in records.read_metrics(finished_run[1]):
+        if line["kind"] == "eval" and line["split"] == "validation":
+            by_step.setdefault(line["step"], []).append(line["accuracy"])
+    assert max(by_step, key=lambda step: np.mean(by_step[step])) == 20
+    jax.tree.map(np.testing.assert_array_equal, best, last)
+
+
+def test_parameters_of_a_run_without_checkpoints_cannot_be_loaded(tmp_path):
+    go(tmp_path / "run", checkpoints=False)
+    assert not (tmp_path / "run" / records.CHECKPOINTS).exists()
+    with pytest.raises(RunError, match="has no checkpoints"):
+        load_params(tmp_path / "run")
+    with pytest.raises(RunError, match="holds no run"):
+        load_params(tmp_path / "nowhere")
+
+
+def test_tensorboard_files_hold_the_metrics(tmp_path):
+    pytest.importorskip("tensorboardX")
+    go(tmp_path / "run", tensorboard=True)
+    for seed in (0, 1):
+        (events,) = (tmp_path / "run" / "tensorboard" / f"seed-{seed}").iterdir()
+        content = events.read_bytes()
+        assert b"validation/accuracy" in content
+        assert b"train/learning_rate" in content

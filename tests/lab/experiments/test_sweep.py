@@ -1,0 +1,318 @@
+"""Sweeps: the paper's grids as printed, an honest choice, the test split once, and a line that can be typed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discover.lab.experiments.sweep import trials as sweep_trials
+from discover.lab.experiments.config.config import ConfigError
+from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.experiments.sweep.optuna_search import MissingExtra
+from discover.lab.experiments.sweep.spaces import OURS, PAPER_CIFAR, PAPER_IMAGENET, get_space, parse_axis
+from discover.lab.experiments.sweep.sweep import SweepError, make_sweep, set_line, sweep, winner
+from discover.lab.records import read_metrics, read_summary
+from discover.lab.report.sweep import sweep_table, write_sweep_figure
+from discover.lab.training.errors import RunStopped
+
+SMALL = [
+    "model.name=logistic", "model.depth=none", "model.width=none", "training.steps=12", "training.eval_every=4",
+    "training.steps_per_dispatch=4", "training.seeds=0,1", "batches.group_size=8",
+]  # fmt: skip
+PROGRAMS: dict = {}  # compiled once for all tests of this file
+
+
+def small(**options):
+    values = {"axes": ["learning_rate=0.01,0.3", "nu=0,0.95"], "overrides": SMALL} | options
+    return make_sweep(get_preset("digits"), "discover", **values)
+
+
+# -- the paper's grids ------------------------------------------------------------------------------------------------
+
+RATES = [0.001, 0.01, 0.03, 0.1, 0.175]
+TAILS = [18, 45, 50, 60, 90, 180, 360]
+ALPHAS = [
+    0.001, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05, 0.055, 0.06, 0.065, 0.07, 0.075, 0.08, 0.085,
+    0.09, 0.095, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0,
+]  # fmt: skip
+TYPED = {  # from the paper's appendix on CIFAR-10
+    "sgd": {"learning_rate": RATES},
+    "momentum": {"learning_rate": RATES},
+    "adam": {"learning_rate": RATES},
+    "igt": {"learning_rate": [10 * rate for rate in RATES]},  # ours weighs gradients by 1 - β = 0.1
+    "qhm": {"learning_rate": RATES, "beta": [0.8, 0.9], "nu": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]},
+    "paper_discover": {"learning_rate": RATES, "alpha": ALPHAS, "alpha_n": ALPHAS},
+    "paper_discover_qhm": {
+        "learning_rate": RATES, "alpha": [0.6, 0.7, 0.8, 0.9], "alpha_n": [0.01, 0.1, 0.9],
+        "nu": [0.6, 0.7, 0.8, 0.9, 0.99],
+    },
+    "paper_discover_igt": {
+        "learning_rate": RATES, "alpha": [0.095, 0.1, 0.6, 0.7, 0.8, 0.9, 0.99], "alpha_n": [0.01, 0.1, 0.9],
+        "tail_fraction": TAILS,
+    },
+}  # fmt: skip
+TYPED_IMAGENET = {  # from the appendix on ImageNet
+    "momentum": {"learning_rate": [0.03, 0.1, 0.3], "beta": [0.85, 0.9, 0.95, 0.99]},
+    "paper_discover": {
+        "learning_rate": [0.03, 0.1, 0.3], "alpha": [0.001, 0.01, 0.1, 0.9], "alpha_n": [0.001, 0.01, 0.1, 0.9]
+    },
+    "adam": {"learning_rate": [0.001]},
+}  # fmt: skip
+
+
+def test_the_papers_grids_are_as_printed():
+    found = {name: {key: list(axis.values) for key, axis in space.items()} for name, space in PAPER_CIFAR.items()}
+    assert {name: {key: pytest.approx(v) for key, v in space.items()} for name, space in TYPED.items()} == found
+    for name, space in TYPED_IMAGENET.items():
+        assert {key: list(axis.values) for key, axis in PAPER_IMAGENET[name].items()} == space
+
+
+def test_the_chosen_values_of_the_paper_lie_on_its_grids():
+    for setting in ("classes", "classes-noise02", "classes-noise08"):
+        preset = get_preset(f"cifar10-{setting}")
+        for optimizer, space in PAPER_CIFAR.items():
+            own = preset.hyperparameters(optimizer)
+            for name, axis in space.items():
+                assert any(own[name] == pytest.approx(value) for value in axis.values), (setting, optimizer, name)
+
+
+def test_every_optimizer_of_every_space_can_be_planned():
+    for preset, space in (("cifar10-classes-small", PAPER_CIFAR), ("digits", OURS)):
+        for optimizer in space:
+            if optimizer in get_preset(preset).optimizers:
+                plan = make_sweep(get_preset(preset), optimizer, trials=3)
+                assert len(plan.points()) == 3
+    assert get_space("cifar10-classes", "paper_discover")[0] == "paper"
+    assert get_space("cifar10-classes", "discover")[0] == "ours"  # the paper tuned its own letters
+
+
+# -- planning ---------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(trials=st.integers(1, 400), seed=st.integers(0, 5))
+def test_a_part_of_a_grid_is_drawn_with_the_seed_without_repetition(trials, seed):
+    plan = make_sweep(get_preset("cifar10-classes-small"), "qhm", trials=trials, seed=seed)
+    points = plan.points()
+    assert len(points) == min(trials, 5 * 2 * 9)
+    assert len({tuple(point.values()) for point in points}) == len(points)
+    assert points == make_sweep(get_preset("cifar10-classes-small"), "qhm", trials=trials, seed=seed).points()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": "gird"}, "unknown search 'gird': did you mean 'grid'"),
+        ({"axes": ["alpha=0.1,0.2"]}, "unknown hyperparameter of discover 'alpha'"),
+        ({"axes": ["nu=0.5,1.5"]}, r"optimizer.nu must be in \[0, 1\], got 1.5"),
+        ({"axes": ["nu"]}, "expected NAME=VALUE,VALUE, got 'nu'"),
+        ({"axes": ["nu=0.5,0.5"]}, "values of nu must differ"),
+        ({"axes": ["beta=0.9,1"]}, r"values of beta must be in \[0, 1\)"),
+        ({"axes": ["nu=0.5", "nu=0.7"]}, "each hyperparameter can be given once"),
+        ({"trials": 0}, "at least 1 trial, got 0"),
+        ({"overrides": ["data.validation=0"]}, "add --set data.validation=0.1"),
+        ({"overrides": ["optimizer.name=sgd"]}, "use --optimizer"),
+        ({"axes": (), "space": "paper"}, "the paper has no grid for 'discover' in 'digits'"),
+    ],
+)
+def test_what_cannot_be_is_said_before_training(options, message):
+    with pytest.raises(ConfigError, match=message):
+        small(**options)
+
+
+def test_axes_are_measured_as_suits_them():
+    assert parse_axis("learning_rate=0.1,1")[1].shape == "log"
+    assert parse_axis("optimizer.beta=0.9,0.99") == ("beta", parse_axis("beta=0.9,0.99")[1])
+    assert parse_axis("nu=0,1")[1].shape == "linear"
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sweep") / "s"
+    return directory, sweep(small(), directory, programs=PROGRAMS)
+
+
+def test_the_winner_has_the_highest_mean_validation_accuracy(finished):
+    directory, record = finished
+    means = [trial["validation_accuracy"]["mean"] for trial in record["trials"]]
+    assert record["winner"] == means.index(max(means))
+    assert len(record["trials"]) == 4
+    assert len(set(means)) > 1
+    for trial in record["trials"]:
+        summary = read_summary(directory / "trials" / f"{trial['number']:04d}")
+        assert trial["validation_accuracy"]["values"] == summary["final"]["validation"]["accuracy"]
+    assert json.loads((directory / "sweep.json").read_text()) == record
+
+
+def test_only_the_winner_sees_the_test_split_and_once(finished):
+    directory, record = finished
+    for trial in record["trials"]:
+        lines = read_metrics(directory / "trials" / f"{trial['number']:04d}")
+        assert {line["split"] for line in lines if line["kind"] == "eval"} == {"validation"}
+    tests = [line for line in read_metrics(directory / "best") if line.get("split") == "test"]
+    assert len(tests) == len(record["seeds"])
+    assert record["best"]["test_accuracy"]["values"] == [line["accuracy"] for line in tests]
+
+
+def test_the_winner_trained_again_repeats_its_validation_accuracy(finished):
+    _, record = finished
+    won = record["trials"][record["winner"]]
+    assert record["best"]["validation_accuracy"] == won["validation_accuracy"]
+    assert record["best"]["params"] == won["params"]
+
+
+def test_the_line_to_type_gives_the_winners_configuration(finished):
+    directory, record = finished
+    words = shlex.split(record["best"]["set_line"])
+    assert words[::2] == ["--set"] * 2
+    config = get_preset("digits").config_for("discover").override([*SMALL, *words[1::2]])
+    trained = json.loads((directory / "best" / "config.json").read_text())
+    assert config.with_values({"training.on_nonfinite": "drop"}).to_dict() == trained
+    assert set_line({"learning_rate": 1e-4}) == "--set optimizer.learning_rate=0.0001"
+
+
+def test_a_finished_sweep_is_read_back_not_trained_again(finished, monkeypatch):
+    directory, record = finished
+    monkeypatch.setattr(sweep_trials.Trials, "train", lambda *_: pytest.fail("trained again"))
+    assert sweep(small(), directory, programs=PROGRAMS) == record
+
+
+def test_another_sweep_is_refused_with_the_difference(finished, tmp_path):
+    directory, _ = finished
+    with pytest.raises(SweepError, match=r"holds another sweep \(its space differs\)"):
+        sweep(small(axes=["learning_rate=0.01,0.3", "nu=0,1"]), directory)
+    with pytest.raises(SweepError, match=r"holds another sweep \(trials was 4, now 2\)"):
+        sweep(small(trials=2), directory)
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(SweepError, match=r"holds no sweep \(thesis.txt\)"):
+        sweep(small(), tmp_path)
+
+
+def test_time_that_is_up_stops_between_trials_and_the_next_call_goes_on(finished, tmp_path):
+    stopped = sweep(small(), tmp_path, minutes=1e-9, programs=PROGRAMS)
+    assert stopped["status"] == "stopped"
+    assert (stopped["trials"], stopped["best"]) == ([], None)
+    assert sweep(small(), tmp_path, programs=PROGRAMS)["trials"] == finished[1]["trials"]
+
+
+@pytest.mark.parametrize("search", ["grid", "tpe"])
+def test_a_signal_at_the_end_of_a_trial_stops_the_sweep_after_it_and_the_next_call_goes_on(
+    tmp_path, monkeypatch, search
+):
+    if search == "tpe":
+        pytest.importorskip("optuna")
+    trained, train = [], sweep_trials.Trials.train
+
+    def with_a_late_signal(self, number, *arguments):
+        trained.append(number)
+        record = train(self, number, *arguments)
+        if number == 1 and trained.count(1) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return record
+
+    monkeypatch.setattr(sweep_trials.Trials, "train", with_a_late_signal)
+    plan = small(search=search, trials=3, prune=False)
+    with pytest.raises(RunStopped) as error:
+        sweep(plan, tmp_path, programs=PROGRAMS)
+    assert error.value.exit_code == 130
+    assert trained == [0, 1]
+    assert sweep(plan, tmp_path, programs=PROGRAMS)["status"] == "finished"
+    assert trained == [0, 1, 2]  # the trial that the signal came in was kept
+
+
+def test_what_diverges_cannot_win(tmp_path):
+    record = sweep(small(axes=["learning_rate=3e38,0.3"]), tmp_path, programs=PROGRAMS)
+    assert [trial["state"] for trial in record["trials"]] == ["diverged", "complete"]
+    assert record["winner"] == 1
+    assert winner(record["trials"][:1]) is None
+    assert write_sweep_figure(tmp_path)
+
+
+def test_equals_go_to_the_first():
+    trials = [{"number": n, "state": "complete", "validation_accuracy": {"mean": m}} for n, m in enumerate([1, 2, 2])]
+    assert winner(trials)["number"] == 1
+
+
+def test_a_grid_needs_no_optuna_and_the_search_says_how_to_get_it(finished, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    record = sweep(small(axes=["learning_rate=0.3"]), tmp_path / "grid", programs=PROGRAMS)
+    assert record["status"] == "finished"
+    with pytest.raises(MissingExtra, match=r"pip install 'discover-optim\[sweep\]'"):
+        sweep(small(search="tpe"), tmp_path / "tpe")
+
+
+def test_the_search_gives_up_what_is_hopeless_and_goes_on_for_longer_if_asked(tmp_path):
+    pytest.importorskip("optuna")
+    axes = ["learning_rate=0.0001,1", "beta=0.8,0.98"]
+    record = sweep(small(search="tpe", trials=9, axes=axes), tmp_path, programs=PROGRAMS)
+    states = [trial["state"] for trial in record["trials"]]
+    assert states[:5] == ["complete"] * 5  # nobody is judged before there is something to compare with
+    assert "pruned" in states
+    assert record["trials"][0]["params"] == {"learning_rate": 0.1, "beta": 0.95}  # the preset's own
+    for trial in record["trials"]:
+        assert 0.0001 <= trial["params"]["learning_rate"] <= 1
+        assert 0.8 <= trial["params"]["beta"] <= 0.98
+        if trial["state"] == "pruned":
+            assert trial["last"]["step"] < 12 * 2
+    longer = sweep(small(search="tpe", trials=10, axes=axes), tmp_path, programs=PROGRAMS)
+    assert longer["trials"][:9] == record["trials"]
+    assert len(longer["trials"]) == 10
+
+
+# -- showing ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_and_the_figure_come_from_the_record(finished, tmp_path):
+    directory, record = finished
+    table = sweep_table(record, limit=3)
+    assert table.headers == ("trial", "learning rate μ", "ν", "validation accuracy")
+    assert len(table.rows) == 3
+    assert table.rows[0][0] == str(record["winner"])
+    (tmp_path / "sweep.json").write_text((directory / "sweep.json").read_text())
+    first = [path.read_bytes() for path in write_sweep_figure(tmp_path)]
+    assert [path.read_bytes() for path in write_sweep_figure(tmp_path)] == first
+    assert all(first)
+
+
+def test_the_command_prints_table_winner_and_line(finished, capsys, tmp_path):
+    from discover.lab.cli import main
+
+    directory, record = finished
+    words = ["sweep", "digits", "--optimizer", "discover", "--out", str(directory), "--json", str(tmp_path / "r.json")]
+    words += [part for text in SMALL for part in ("--set", text)]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--axis", "learning_rate=0.01,0.3", "--axis", "nu=0,0.95"])
+    output = capsys.readouterr()
+    assert ended.value.code == 0, output.err
+    assert f"winner: trial {record['winner']}; test accuracy, looked at once" in output.out
+    swept = " ".join(f"--set {text}" for text in SMALL)
+    assert f"discover train digits --optimizer discover {swept} {record['best']['set_line']}\n" in output.out
+    assert json.loads((tmp_path / "r.json").read_text())["winner"] == record["winner"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--minutes", "0"], "--minutes must be above 0"),
+        (["--storage", "sqlite:///x.db"], "--storage goes with --search tpe"),
+        (["--search", "tep"], "did you mean 'tpe'"),
+    ],
+)
+def test_misuse_of_the_command_is_one_line(words, message, capsys):
+    from discover.lab.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "digits", "--optimizer", "discover", *words])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert message in error
+    assert error.count("\n") == 1

@@ -1,0 +1,184 @@
+"""The page: self-contained, safe against what records contain, and alive in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from discover.lab.report import charts, load_report, write_page
+from discover.lab.report.page import flatten, render_page, won_back
+from tests.lab.report.synthetic import CURVES, write_comparison
+
+CHROMIUM = next(
+    (p for p in ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome") if Path(p).exists()), None
+)
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return load_report(write_comparison(tmp_path_factory.mktemp("page") / "c"))
+
+
+@pytest.fixture(scope="module")
+def page_path(report, tmp_path_factory):
+    return write_page(report, tmp_path_factory.mktemp("html") / "report.html", interactive=True)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page that remembers what it said and what it asked for."""
+
+    def __init__(self, browser, path: Path):
+        self.page = browser.new_page(viewport={"width": 1200, "height": 900})
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda m: self.said.append(f"{m.type}: {m.text}"))
+        self.page.on("pageerror", lambda e: self.said.append(f"error: {e}"))
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.goto(path.as_uri())
+
+    def lines(self, chart: str) -> int:
+        return self.page.locator(f"#chart-{chart} .mark-line path[d]").count()
+
+
+@pytest.fixture
+def tab(browser, page_path):
+    tab = Tab(browser, page_path)
+    tab.page.evaluate("async () => { await window.report.ready }")
+    yield tab
+    tab.page.close()
+
+
+def test_curves_are_drawn_without_errors_and_without_the_network(tab, page_path):
+    assert tab.lines("loss") == len(CURVES)
+    assert tab.lines("accuracy") == len(CURVES)
+    assert tab.page.locator("#chart-final .mark-rect path").count() == len(CURVES)
+    assert tab.said == []
+    assert [url for url in tab.requests if not url.startswith("data:")] == [page_path.as_uri()]
+
+
+def test_clicking_an_optimizer_hides_and_shows_its_curves(tab):
+    button = tab.page.get_by_role("button", name="Adam")
+    button.click()
+    tab.page.wait_for_function("() => document.querySelectorAll('#chart-final .mark-rect path').length === 5")
+    assert button.get_attribute("aria-pressed") == "false"
+    assert tab.lines("accuracy") == tab.lines("loss") == len(CURVES) - 1
+    tab.page.get_by_role("button", name="All").click()
+    tab.page.wait_for_function("() => document.querySelectorAll('#chart-final .mark-rect path').length === 6")
+    assert tab.lines("accuracy") == len(CURVES)
+    tab.page.get_by_role("button", name="Discover", exact=True).click(modifiers=["Shift"])
+    tab.page.wait_for_function("() => document.querySelectorAll('#chart-final .mark-rect path').length === 1")
+    assert tab.said == []
+
+
+def test_the_log_scale_changes_the_axis_and_keeps_the_choice(tab):
+    def axis():
+        return tab.page.locator("#chart-accuracy .role-title-text").first.text_content()
+
+    assert axis() == "validation accuracy (%)"
+    tab.page.get_by_role("button", name="Adam").click()
+    tab.page.get_by_role("button", name="Log scale").click()
+    tab.page.wait_for_function("() => document.querySelector('#chart-accuracy').textContent.includes('error')")
+    assert axis() == "validation error (%)"
+    assert tab.lines("accuracy") == len(CURVES) - 1
+    assert tab.said == []
+
+
+def test_hovering_names_every_optimizer_at_that_step(tab):
+    chart = tab.page.locator("#chart-accuracy svg")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    for offset in (0, 3):
+        tab.page.mouse.move(box["x"] + box["width"] / 2 + offset, box["y"] + box["height"] / 2)
+    tip = tab.page.locator("#vg-tooltip-element.visible")
+    tip.wait_for()
+    keys = tip.locator("td.key").all_text_contents()
+    assert keys == ["step", "Momentum", "QHM", "Adam", "Discover", "Discover-QHM", "Momentum, shuffled"]
+    assert re.fullmatch(r"\d+\.\d ± \d+\.\d %", tip.locator("td.value").nth(1).text_content())
+
+
+def test_text_from_records_cannot_become_markup(browser, tmp_path):
+    directory = write_comparison(tmp_path / "c", labels=("momentum", "discover"))
+    nasty = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
+    path = directory / "comparison.json"
+    comparison = json.loads(path.read_text())
+    comparison |= {"preset": nasty, "description": nasty, "config": {nasty: nasty}}
+    comparison["rows"][0]["label"] = nasty
+    path.write_text(json.dumps(comparison))
+    tab = Tab(browser, write_page(load_report(directory), tmp_path / "report.html", interactive=True))
+    tab.page.evaluate("async () => { await window.report.ready }")
+    assert tab.page.evaluate("() => window.hacked") is None
+    assert tab.lines("loss") == 2
+    assert tab.said == []
+    tab.page.close()
+
+
+def test_without_the_extra_the_page_has_static_figures(report, monkeypatch):
+    monkeypatch.setattr(charts, "available", lambda: False)
+    text = render_page(report)
+    assert text.count("data:image/png;base64,") == 3
+    assert "discover-optim[page]" in text
+    assert "<script" not in text
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'discover-optim\[page\]'"):
+        render_page(report, interactive=True)
+
+
+def test_both_pages_hold_the_table_the_config_and_the_environment(report):
+    for interactive in (True, False):
+        text = render_page(report, interactive)
+        assert "model.widths" in text
+        assert "Some CPU" in text
+        assert "discover compare digits" in text
+        assert f"{100 * report.rows[3]['test_accuracy']['mean']:.1f} ± " in text
+
+
+def test_the_page_names_no_other_address(report):
+    class Links(HTMLParser):
+        def __init__(self):
+            super().__init__()
+            self.found = []
+
+        def handle_starttag(self, tag, attrs):
+            self.found += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("data:")]
+
+    parser = Links()
+    parser.feed(render_page(report, interactive=True))
+    assert parser.found == []
+
+
+def test_won_back_is_a_share_of_what_clustering_cost():
+    def accuracy(value):
+        return {"test_accuracy": {"mean": value}}
+
+    assert won_back(accuracy(0.8), accuracy(0.5), accuracy(0.9)) == pytest.approx(0.75)
+    assert won_back(accuracy(0.9), accuracy(0.9), accuracy(0.9)) is None
+    assert won_back(accuracy(0.8), accuracy(0.5), None) is None
+    assert won_back(accuracy(None), accuracy(0.5), accuracy(0.9)) is None
+
+
+def test_flatten_names_every_leaf():
+    nested = {"a": {"b": 1, "c": {}}, "d": [], "e": None}
+    assert dict(flatten(nested)) == {"a.b": "1", "a.c": "{}", "d": "none", "e": "none"}

@@ -1,0 +1,14 @@
+"""The theory's figures are drawn from their record, the same bytes each time."""
+
+from pathlib import Path
+
+from discover.lab.report.theory import write_theory_figures
+
+RECORD = Path(__file__).parents[2] / "docs" / "figures" / "theory.json"
+
+
+def test_figures_are_drawn_from_the_record_and_are_reproducible(tmp_path):
+    first = write_theory_figures(RECORD, tmp_path / "a", ["svg"])
+    second = write_theory_figures(RECORD, tmp_path / "b", ["svg"])
+    assert [path.name for path in first] == ["theory-bound.svg", "theory-steady-state.svg", "theory-groups.svg"]
+    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(first, second))

@@ -1,0 +1,333 @@
+"""The command line: help, results, and one line with exit code 2 for everything that is wrong with the input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from discover.lab.cli import COMMANDS, build_app, main
+from tests.lab.report.synthetic import write_comparison, write_run
+
+SMALL = [
+    "--seeds", "2", "--set", "training.steps=20", "--set", "training.eval_every=10", "--set", "model.name=logistic",
+    "--set", "model.width=none", "--set", "model.depth=none", "--set", "batches.group_size=8",
+    "--set", "training.steps_per_dispatch=10",
+]  # fmt: skip
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "120"}
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    return int(ended.value.code or 0)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "discover", *map(str, arguments)]
+
+
+BAD = {
+    "unknown command": (["comparre"], "comparre"),
+    "unknown option": (["compare", "--optimizer", "adam"], "--optimizer"),
+    "unknown preset": (["compare", "digit"], "unknown preset 'digit': did you mean 'digits'"),
+    "unknown preset to train": (["train", "cifar"], "unknown preset 'cifar'"),
+    "unknown preset to show": (["presets", "imagenet"], "did you mean 'imagenet-augment"),
+    "missing preset": (["train"], "PRESET"),
+    "unknown optimizer": (["train", "digits", "--optimizer", "discoverr"], "did you mean 'discover'"),
+    "unknown optimizers": (["compare", "--optimizers", "momentum,adamm"], "did you mean 'adam'"),
+    "optimizer that the preset lacks": (["train", "imagenet-augment", "--optimizer", "sgd"], "has no 'sgd'"),
+    "unknown key": (["train", "digits", "--set", "training.step=5"], "did you mean 'training.steps'"),
+    "unknown key in a comparison": (["compare", "--set", "lr=5"], "did you mean 'optimizer.learning_rate'"),
+    "no value": (["train", "digits", "--set", "training.steps"], "expected key=value"),
+    "wrong type": (["train", "digits", "--set", "training.steps=many"], "a whole number"),
+    "wrong type of an option": (["compare", "--target", "high"], "--target"),
+    "wrong choice": (["train", "digits", "--set", "model.name=mlpp"], "did you mean 'mlp'"),
+    "value that cannot be": (["train", "digits", "--set", "optimizer.beta=1.5"], "optimizer.beta must be in"),
+    "no seeds": (["compare", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+    "no seeds, spelt out": (["train", "digits", "--set", "training.seeds="], "at least one seed"),
+    "no optimizers": (["compare", "--optimizers", ","], "at least one optimizer"),
+    "target that cannot be": (["compare", "--target", "1.5"], "at most 1, got 1.5"),
+    "target in percent": (["compare", "--target", "95"], "did you mean 0.95"),
+    "rates that are no numbers": (["compare", "--learning-rates", "a,b"], "numbers separated by commas"),
+    "rate that cannot be": (["compare", "--learning-rates", "0"], "learning rates must be above 0"),
+    "both ways": (["train", "digits", "--resume", "--overwrite"], "exclude each other"),
+    "nothing to report": (["report", "no/such/folder"], "no such directory: no/such/folder"),
+    "json into nowhere": (["presets", "--json", "no/such/folder/file.json"], "there is no folder"),
+    "json onto a folder": (["presets", "--json", "."], "it is a folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("discover: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    import discover.lab.experiments.presets.presets
+
+    def bug(name):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(discover.lab.experiments.presets.presets, "get_preset", bug)
+    with pytest.raises(ZeroDivisionError):
+        main(["presets", "digits"])
+
+
+@pytest.mark.parametrize("name", [c.name for c in build_app().registered_commands])
+def test_every_command_has_help_with_an_example(name, capsys):
+    assert call(name, "--help") == 0
+    assert f"Example: discover {name}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_every_command_of_the_list_that_has_a_file_is_registered():
+    folder = Path(build_app.__code__.co_filename).parent
+    assert {c.name for c in build_app().registered_commands} == {c for c in COMMANDS if (folder / f"{c}.py").exists()}
+
+
+def test_help_is_quick_and_loads_no_jax():
+    code = "import sys; from discover.lab.cli import build_app; build_app(); sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run(command("--help"), capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - started)
+        assert "compare" in done.stdout
+    assert min(times) < 1.0
+
+
+def test_version(capsys):
+    from discover import __version__
+
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"discover {__version__}\n"
+
+
+def test_presets_are_listed_and_shown(capsys, tmp_path):
+    assert call("presets", "--json", tmp_path / "all.json") == 0
+    listed = capsys.readouterr().out
+    everything = json.loads((tmp_path / "all.json").read_text())
+    assert {"digits", "cifar10-classes", "imagenet-augment-noise08"} <= set(everything)
+    assert all(name in listed for name in everything)
+    assert call("presets", "cifar10-classes", "--json", tmp_path / "one.json") == 0
+    shown = capsys.readouterr().out
+    assert "training.epochs=400.0" in shown
+    assert "reported: 95.3 %" in shown
+    from discover.lab.experiments.config.config import key_types
+
+    assert all(f"  {key}" in shown for key in key_types())  # --set's help says that all are listed
+    one = json.loads((tmp_path / "one.json").read_text())
+    assert one["optimizers"]["paper_discover"] == {"learning_rate": 0.01, "alpha": 0.095, "alpha_n": 0.1}
+
+
+def test_json_to_stdout_is_nothing_but_json(capsys):
+    assert call("presets", "digits", "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "digits"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("cli") / "run"
+    arguments = command("train", "digits", "--optimizer", "discover", "--out", directory, *SMALL)
+    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    (directory / "stdout").write_text(done.stdout)
+    (directory / "stderr").write_text(done.stderr)
+    return directory
+
+
+def test_training_leaves_records_figures_and_a_page(trained):
+    for name in ("config.json", "environment.json", "metrics.jsonl", "summary.json", "report.html"):
+        assert (trained / name).is_file()
+    assert len(list((trained / "figures").iterdir())) == 6
+    config = json.loads((trained / "config.json").read_text())
+    assert config["training"]["seeds"] == [0, 1]
+    assert config["training"]["steps"] == 20
+
+
+def test_a_folder_with_a_run_in_it_is_refused(trained, capsys):
+    assert call("train", "digits", "--optimizer", "discover", "--out", trained, *SMALL) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert call("train", "digits", "--optimizer", "momentum", "--out", trained, "--resume", *SMALL) == 2
+    err = capsys.readouterr().err
+    assert "optimizer" in err
+    assert err.count("\n") == 1
+
+
+def test_a_finished_run_is_resumed_at_once_with_the_same_result(trained, capsys, tmp_path):
+    before = (trained / "metrics.jsonl").read_bytes()
+    result = tmp_path / "result.json"
+    assert call("train", "digits", "--out", trained, "--resume", "--json", result, *SMALL) == 0
+    assert (trained / "metrics.jsonl").read_bytes() == before
+    assert json.loads(result.read_text())["status"] == "finished"
+    assert "open" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    for arguments in (["train", "digits"], ["compare", "digits"]):
+        assert call(*arguments, "--out", tmp_path / "file" / "x", *SMALL) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert str(tmp_path / "file") in err
+
+
+@pytest.mark.parametrize("name", ["train", "compare"])
+def test_data_that_is_not_there_is_one_line(name, capsys, tmp_path):
+    (tmp_path / "empty").mkdir()
+    arguments = [name, "cifar10-classes-small", "--data", tmp_path / "empty", "--out", tmp_path / "out"]
+    assert call(*arguments) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"cifar10 is not in {tmp_path / 'empty'}" in err
+
+
+def test_overwriting_keeps_what_a_run_did_not_write(tmp_path):
+    from discover.lab.experiments.run.directory import remove_run
+
+    write_run(tmp_path / "r", "discover")
+    (tmp_path / "r" / "notes.txt").write_text("mine")
+    remove_run(tmp_path / "r")
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["notes.txt"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "metrics.jsonl").write_text("not a run")
+    remove_run(tmp_path / "other")
+    assert (tmp_path / "other" / "metrics.jsonl").exists()
+
+
+def test_a_report_is_drawn_from_records(capsys, tmp_path):
+    directory = write_comparison(tmp_path / "c", labels=("momentum", "discover"))
+    assert call("report", directory, "--static", "--json", tmp_path / "r.json") == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == f"open {directory / 'report.html'} in a browser"
+    assert "<script" not in (directory / "report.html").read_text()
+    assert [row["label"] for row in json.loads((tmp_path / "r.json").read_text())["rows"]] == ["momentum", "discover"]
+
+
+def test_a_full_disk_is_one_line(capsys, monkeypatch, tmp_path):
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full on this machine")
+    assert call("presets", "digits", "--json", "/dev/full") == 2
+    err = capsys.readouterr().err
+    assert err == "discover: cannot write /dev/full: No space left on device\n"
+    assert Path("/dev/full").is_char_device()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(options, check=False).returncode != 0:
+        pytest.skip("a tiny file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_in_training_is_one_line(tiny_disk):
+    arguments = command("compare", "digits", "--out", tiny_disk / "out", *SMALL)
+    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "no space left" in done.stderr
+
+
+def test_training_stops_where_a_loss_is_no_longer_finite_unless_told_to_drop(capsys, tmp_path):
+    diverging = ["train", "digits", *SMALL, "--learning-rate", "3e38"]
+    assert call(*diverging, "--out", tmp_path / "stop") == 1
+    assert "no other is left" not in capsys.readouterr().err
+    assert call(*diverging, "--out", tmp_path / "drop", "--set", "training.on_nonfinite=drop") == 1
+    assert "no other is left" in capsys.readouterr().err
+
+
+def rows_of(**means):
+    """Rows with (validation, test) accuracies."""
+    spreads = {label: [{"mean": mean, "std": 0.0, "values": [mean]} for mean in pair] for label, pair in means.items()}
+    rows = [
+        {"label": label.replace("__", "-"), "validation_accuracy": validation, "test_accuracy": test}
+        for label, (validation, test) in spreads.items()
+    ]
+    return {"rows": rows}
+
+
+def test_the_variant_in_the_headline_is_chosen_on_validation():
+    from discover.lab.cli.compare import remarks
+
+    means = {"momentum": (0.5, 0.5), "discover": (0.9, 0.8), "discover_qhm": (0.8, 0.9), "momentum__shuffled": (1, 1)}
+    assert remarks(rows_of(**means)) == [
+        "Discover is 30.0 points ahead of Momentum, 60% of what clustered batches cost it."
+    ]
+
+
+def test_a_share_is_told_only_where_something_was_won_back():
+    from discover.lab.cli.compare import remarks
+
+    means = {"momentum": (0.5, 0.5), "discover": (0.4, 0.4), "momentum__shuffled": (0.7, 0.7)}
+    assert remarks(rows_of(**means)) == ["Discover is 10.0 points behind Momentum."]
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_step_count_and_the_time_left_are_never_cut(width):
+    import io
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from discover.lab.cli.console import Watcher, progress_columns
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    now = iter(range(10**6))
+    bars = Progress(*progress_columns(width), console=console, get_time=lambda: float(next(now)))
+    watcher = Watcher(bars, "9/9 Momentum, shuffled (control)")
+    watcher.start(step=0, total_steps=78000, members=5)
+    for step in (100, 200, 12345):
+        watcher.advance(step=step, loss=1.234, accuracy=0.567, steps_per_second=1234.0)
+    with console.capture() as capture:
+        console.print(bars.make_tasks_table(bars.tasks))
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in capture.get().splitlines()]
+    assert len(lines) == 1
+    assert "12345/78000" in lines[0]
+    assert re.search(r"\d\d:\d\d\s*$", lines[0]), lines[0]
+
+
+def test_nothing_is_drawn_where_there_is_no_terminal(trained):
+    assert (trained / "stderr").read_text() == ""
+    out = (trained / "stdout").read_text()
+    assert "\x1b" not in out
+    assert out.splitlines()[-1] == f"open {trained / 'report.html'} in a browser"
+
+
+def test_ctrl_c_says_how_to_go_on_and_going_on_works(tmp_path):
+    options = ["--set", "training.steps=4000", *SMALL[:2], *SMALL[4:], "--optimizers", "momentum", "--no-control"]
+    arguments = ["compare", "digits", "--learning-rates", "0.1", "--out", tmp_path / "c", *options]
+    process = subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    metrics = tmp_path / "c" / "grids" / "momentum" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    hint = f"stopped, and nothing is lost: run the same command again to continue in {tmp_path / 'c'}"
+    assert err == f"discover: {hint}\n"
+    stopped = json.loads((metrics.parent / "summary.json").read_text())
+    assert stopped["status"] == "stopped"
+    assert 0 < stopped["steps"] < 4000
+    assert call(*arguments) == 0
+    assert json.loads((metrics.parent / "summary.json").read_text())["steps"] == 4000

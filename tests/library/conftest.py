@@ -1,0 +1,35 @@
+"""Strict settings for the optimizers' tests (float64, no silent broadcasting between ranks), and the way of a GPU."""
+
+import functools
+
+import jax
+import pytest
+
+from discover.gpu import device as accelerator
+from discover.gpu import split_kernel, update_kernel
+
+
+@pytest.fixture(autouse=True)
+def strict(request):
+    x64 = request.node.get_closest_marker("float32") is None
+    with jax.enable_x64(x64), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The way of a GPU, in Pallas's interpreter; the shapes that the update kernel was given."""
+    shapes, update, cut = [], update_kernel.apply_rule, split_kernel.split
+
+    def counted(scalars, parameters):
+        shapes.extend(one.mean.shape for one in parameters)
+        return update(scalars, parameters, block=8, interpret=True)
+
+    def on():
+        monkeypatch.setattr(accelerator, "runs_kernels", lambda: True)
+        monkeypatch.setattr(accelerator, "is_cpu", lambda: False)
+        monkeypatch.setattr(update_kernel, "apply_rule", counted)
+        monkeypatch.setattr(split_kernel, "split", functools.partial(cut, block=8, interpret=True))
+        return shapes
+
+    return on

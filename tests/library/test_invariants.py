@@ -1,0 +1,304 @@
+"""What must stay true whatever the batches: ḡ = Σ p_n g_n, and symmetries of groups and clusters."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import discover
+from discover.optimizers import discover as optimizers
+from tests.library import problem
+
+SHAPE = (6,)
+few = settings(max_examples=25, deadline=None)
+
+
+UNEQUAL = discover.Clusters((0.001, 0.4, 0.299, 0.05, 0.25))
+PERMUTATION = np.array([3, 0, 4, 1, 2])
+RELABELLED = discover.Clusters(np.array(UNEQUAL.probs)[np.argsort(PERMUTATION)])
+
+
+@st.composite
+def steps(draw, num_groups=4, num_steps=4):
+    """Random clusters, group sizes (0 included), gradients and settings, from one drawn seed."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    ids = rng.integers(UNEQUAL.num_clusters, size=(num_steps, num_groups))
+    sizes = rng.integers(0, 6, size=(num_steps, num_groups))
+    sizes[:, 0] += 1
+    grads = rng.normal(size=(num_steps, num_groups, *SHAPE)) * draw(st.sampled_from([1e-3, 1.0, 1e3]))
+    beta = draw(st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
+    nu = draw(st.sampled_from([0.0, 0.3, 0.95, 1.0]))
+    rate = draw(st.sampled_from(["proportional", "per_visit"]))
+    return ids, sizes, grads, (beta, nu, rate, draw(st.booleans()))
+
+
+@functools.cache
+def compiled(clusters, rate, estimate_probs):
+    """β and ν are arguments, so that one program serves all examples of a shape."""
+
+    def run(batches, beta, nu):
+        rule = discover.scale_by_discover(clusters, beta, nu, rate=rate, estimate_probs=estimate_probs)
+
+        def step(state, batch):
+            grads, ids, sizes = batch
+            direction, state = rule.update(grads, state, cluster_ids=ids, group_sizes=sizes)
+            return state, direction
+
+        return jax.lax.scan(step, rule.init(jnp.zeros(SHAPE)), batches)
+
+    return jax.jit(run)
+
+
+def run(ids, sizes, grads, options, clusters=UNEQUAL):
+    """Directions of all steps, and the last state."""
+    beta, nu, *static = options
+    batches = (jnp.asarray(grads), jnp.asarray(ids, jnp.int32), jnp.asarray(sizes, jnp.int32))
+    state, directions = compiled(clusters, *static)(batches, beta, nu)
+    return np.asarray(directions), state
+
+
+def close(actual, expected, grads):
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12 * np.abs(grads).max())
+
+
+@few
+@given(steps())
+def test_relabelling_the_clusters_changes_nothing_but_the_labels(case):
+    ids, sizes, grads, options = case
+    directions, state = run(*case)
+    renamed, renamed_state = run(PERMUTATION[ids], sizes, grads, options, RELABELLED)
+    close(renamed, directions, grads)
+    close(renamed_state.buffers[PERMUTATION], state.buffers, grads)
+
+
+@few
+@given(steps())
+def test_the_order_of_the_groups_does_not_matter(case):
+    ids, sizes, grads, options = case
+    order = np.random.default_rng(0).permutation(ids.shape[1])
+    directions, state = run(*case)
+    shuffled, shuffled_state = run(ids[:, order], sizes[:, order], grads[:, order], options)
+    close(shuffled, directions, grads)
+    close(shuffled_state.buffers, state.buffers, grads)
+
+
+@few
+@given(steps())
+def test_a_group_split_in_two_equals_the_whole(case):
+    ids, sizes, grads, options = case
+    directions, state = run(ids, 2 * sizes, grads, options)
+    # The first half deviates from the mean gradient by +d, the second by −d.
+    half = np.random.default_rng(0).normal(size=grads.shape) * np.abs(grads).max()
+    halves = np.concatenate([grads + half, grads - half], axis=1)
+    split, split_state = run(np.tile(ids, 2), np.tile(sizes, 2), halves, options)
+    close(split, directions, grads)
+    close(split_state.buffers, state.buffers, grads)
+
+
+@few
+@given(steps())
+def test_groups_of_one_cluster_equal_their_merged_group(case):
+    ids, sizes, grads, options = case
+    merged_grads, merged_sizes = np.zeros_like(grads), np.zeros_like(sizes)
+    for t, k in np.ndindex(ids.shape):
+        first = int(np.flatnonzero(ids[t] == ids[t, k])[0])
+        merged_grads[t, first] += sizes[t, k] * grads[t, k]
+        merged_sizes[t, first] += sizes[t, k]
+    merged_grads /= np.maximum(merged_sizes, 1)[..., None]
+    directions, state = run(*case)
+    merged, merged_state = run(ids, merged_sizes, merged_grads, options)
+    close(merged, directions, grads)
+    close(merged_state.buffers, state.buffers, grads)
+
+
+@few
+@given(steps(), st.sampled_from([-1, -7, 5, 6, 2**31 - 1]))
+def test_a_group_with_an_id_out_of_range_or_no_examples_does_nothing_even_if_it_holds_nan(case, bad_id):
+    ids, sizes, grads, options = case
+    nan = np.full((len(grads), 1, *SHAPE), np.nan)
+    wrong_id = (np.full((len(ids), 1), bad_id), np.ones((len(ids), 1), int), nan)
+    empty = (np.zeros((len(ids), 1), int), np.zeros((len(ids), 1), int), nan)
+    directions, state = run(*case)
+    joined = [np.concatenate(parts, axis=1) for parts in zip(wrong_id, (ids, sizes, grads), empty)]
+    with_bad, bad_state = run(*joined, options)
+    close(with_bad, directions, grads)
+    close(bad_state.buffers, state.buffers, grads)
+    close(bad_state.mean, state.mean, grads)
+
+
+@few
+@given(steps())
+def test_the_mean_is_the_weighted_mean_of_the_buffers(case):
+    ids, sizes, grads, options = case
+    _, state = run(*case)
+    probs = np.array(UNEQUAL.probs)
+    if options[-1]:
+        counts = np.zeros(len(probs))
+        np.add.at(counts, ids.ravel(), sizes.ravel())
+        probs = counts / counts.sum()
+    close(state.mean, np.tensordot(probs, state.buffers, 1), grads)
+
+
+ALL = {
+    "sgd": lambda: discover.sgd(0.1, weight_decay=0.1),
+    "momentum": lambda: discover.momentum(0.1, l2=0.1),
+    "qhm": lambda: discover.qhm(0.1),
+    "igt": lambda: discover.igt_momentum(0.1, tail_fraction=18, l2=0.1),
+    "adam": lambda: discover.adam(optax.cosine_decay_schedule(0.1, 10)),
+    "discover": lambda: discover.discover(0.1, discover.Clusters.uniform(5), weight_decay=0.1),
+    "estimated": lambda: discover.discover(0.1, discover.Clusters.uniform(5), estimate_probs=True),
+    "discover_igt": lambda: discover.discover_igt(optax.constant_schedule(0.1), discover.Clusters.uniform(5)),
+    "paper_discover": lambda: discover.paper_discover(0.1, discover.Clusters.uniform(5), alpha=0.1),
+    "paper_discover_igt": lambda: discover.paper_discover_igt(0.1, discover.Clusters.uniform(5), alpha=0.1),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_batch_without_examples_leaves_parameters_and_state_unchanged(name):
+    tx = ALL[name]()
+    params = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2)}
+    state = tx.init(params)
+    grads = jax.tree.map(lambda p: jnp.stack([p, 2 * p, 3 * p]), params)
+    ids = jnp.array([0, 3, 3])
+    for _ in range(3):
+        updates, state = tx.update(grads, state, params, cluster_ids=ids, group_sizes=jnp.array([1, 0, 2]))
+        params = optax.apply_updates(params, updates)
+    nan = jax.tree.map(lambda g: jnp.full_like(g, jnp.nan), grads)
+    updates, after = tx.update(nan, state, params, cluster_ids=ids, group_sizes=jnp.zeros(3, int))
+    for now, before in zip(
+        jax.tree.leaves((optax.apply_updates(params, updates), after)), jax.tree.leaves((params, state))
+    ):
+        np.testing.assert_array_equal(now, before)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_batch_of_no_groups_leaves_parameters_and_state_unchanged(name):
+    tx = ALL[name]()
+    params = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2)}
+    state = tx.init(params)
+    grads = jax.tree.map(lambda p: jnp.zeros((0, *p.shape)), params)
+    updates, after = tx.update(grads, state, params, cluster_ids=jnp.zeros(0, int))
+    now, before = (optax.apply_updates(params, updates), after), (params, state)
+    jax.tree.map(np.testing.assert_array_equal, now, before)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if "discover" in name or name == "estimated"])
+def test_a_group_of_an_unknown_cluster_does_nothing_in_any_clustered_optimizer(name):
+    tx = ALL[name]()
+
+    def run(bad):
+        params = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2)}
+        state = tx.init(params)
+        for t in range(4):
+            grads = jax.tree.map(lambda p, t=t: jnp.stack([p + t, 2 * p]), params)
+            ids = jnp.array([0, 3])
+            if bad:
+                grads = jax.tree.map(lambda g: jnp.concatenate([g, jnp.full_like(g[:1], jnp.nan)]), grads)
+                ids = jnp.array([0, 3, [-1, 5, 7, 2**32][t]])
+            updates, state = tx.update(grads, state, params, cluster_ids=ids)
+            params = optax.apply_updates(params, updates)
+        return params, state
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), run(True), run(False))
+
+
+def test_a_batch_of_unknown_clusters_only_does_not_even_decay():
+    tx = discover.discover(0.1, discover.Clusters.uniform(5), weight_decay=0.5)
+    params = jnp.ones(3)
+    updates, _ = tx.update(jnp.ones((2, 3)), tx.init(params), params, cluster_ids=jnp.array([-1, 9]))
+    np.testing.assert_array_equal(updates, 0)
+
+
+def random_walk(dtype, estimate_probs, num_steps=4000):
+    """‖ḡ − Σ p_n g_n‖ / max‖g_n‖ after thousands of random steps in float32 arithmetic."""
+    num_groups, num_clusters, shape = 6, 7, (50,)
+    probs = np.random.default_rng(0).dirichlet(np.ones(num_clusters))
+    rule = discover.scale_by_discover(
+        discover.Clusters.from_counts(probs), beta=0.95, nu=0.9, buffer_dtype=dtype, estimate_probs=estimate_probs
+    )
+
+    def step(state, key):
+        id_key, size_key, grad_key = jax.random.split(key, 3)
+        ids = jax.random.randint(id_key, (num_groups,), 0, num_clusters)
+        sizes = jax.random.randint(size_key, (num_groups,), 0, 9)
+        grads = 1 + jax.random.normal(grad_key, (num_groups, *shape))
+        return rule.update(grads, state, cluster_ids=ids, group_sizes=sizes)[1], None
+
+    state, _ = jax.jit(lambda s: jax.lax.scan(step, s, jax.random.split(jax.random.key(0), num_steps)))(
+        rule.init(jnp.zeros(shape))
+    )
+    buffers = np.asarray(state.buffers, np.float64)
+    if estimate_probs:
+        probs = np.asarray(state.examples_seen, np.float64) / np.sum(state.examples_seen)
+    drift = np.linalg.norm(np.asarray(state.mean, np.float64) - np.tensordot(np.asarray(probs), buffers, 1))
+    return drift / np.linalg.norm(buffers, axis=1).max()
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("estimate_probs", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_mean_does_not_drift_in_low_precision(dtype, estimate_probs):
+    """The bound of docs/family.md: rounding of ḡ adds up like a random walk, ε·sqrt(steps), in either dtype."""
+    assert random_walk(dtype, estimate_probs) < 4 * np.finfo(np.float32).eps * np.sqrt(4000)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("shape", [(4000,), (50, 80)])
+def test_the_mean_is_that_of_the_buffers_as_stored_in_a_compiled_update_too(dtype, shape):
+    """A compiler may leave out a cast to half precision and back, and with it the rounding that ḡ has to follow."""
+    tx = discover.scale_by_discover(discover.Clusters.uniform(3), buffer_dtype=dtype)
+    grads, ids = jax.random.normal(jax.random.key(0), (4, *shape)), jnp.array([2, 0, 0, 2])
+    _, state = jax.jit(lambda g, s, i: tx.update(g, s, cluster_ids=i))(grads, tx.init(jnp.zeros(shape)), ids)
+    stored = np.mean(np.asarray(state.buffers, np.float32), axis=0)
+    np.testing.assert_allclose(state.mean, stored, atol=1e-7)
+
+
+def test_the_printed_mean_walks_away_with_the_steps_where_ours_stays_at_rounding():
+    """At fixed parameters, 8 groups of 10 clusters: the printed drift grows like a random walk, sqrt(steps)."""
+    num_clusters, shape = 10, (64,)
+    clusters = discover.Clusters.uniform(num_clusters)
+    cluster_means = jax.random.normal(jax.random.key(1), (num_clusters, *shape))
+
+    def drift(tx, num_steps):
+        def step(state, key):
+            id_key, grad_key = jax.random.split(key)
+            ids = jax.random.randint(id_key, (8,), 0, num_clusters)
+            grads = cluster_means[ids] + jax.random.normal(grad_key, (8, *shape))
+            return tx.update(grads, state, jnp.zeros(shape), cluster_ids=ids)[1], None
+
+        state, _ = jax.lax.scan(step, tx.init(jnp.zeros(shape)), jax.random.split(jax.random.key(0), num_steps))
+        return float(jnp.linalg.norm(state[0].mean - jnp.mean(state[0].buffers, axis=0)))
+
+    printed = discover.paper_discover(0.01, clusters, alpha=0.095, alpha_n=0.1)
+    ours = discover.discover(0.01, clusters, beta=0.92, nu=0.17)
+    early, late = drift(printed, 100), drift(printed, 10_000)
+    assert early > 0.1
+    assert late > 4 * early
+    assert drift(ours, 10_000) < 1e-12
+
+
+def test_estimated_probabilities_converge_to_the_frequencies_seen():
+    probs = (0.6, 0.3, 0.1)
+    batches = problem.draw_batches(400, 4, probs)
+    tx = discover.discover(0.1, discover.Clusters.uniform(3), estimate_probs=True)
+    _, state = problem.train(tx, problem.start(), batches)
+    seen = np.asarray(state[0].examples_seen)
+    np.testing.assert_allclose(seen / seen.sum(), probs, atol=0.04)
+    known, _ = problem.train(discover.discover(0.1, discover.Clusters(probs)), problem.start(), batches)
+    learned, _ = problem.train(tx, problem.start(), batches)
+    wrong, _ = problem.train(discover.discover(0.1, discover.Clusters.uniform(3)), problem.start(), batches)
+    assert np.linalg.norm(learned[-1] - known[-1]) < 0.3 * np.linalg.norm(wrong[-1] - known[-1])
+
+
+def test_defaults_are_those_that_the_documentation_gives():
+    for factory in (discover.discover, discover.scale_by_discover):
+        defaults = inspect.signature(factory).parameters
+        assert defaults["beta"].default == optimizers.DEFAULT_BETA
+        assert defaults["nu"].default == optimizers.DEFAULT_NU
