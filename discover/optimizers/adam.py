@@ -11,6 +11,7 @@ With one cluster and β = 0 (or ν = 0) the direction is the batch's gradient, a
 from typing import Any
 
 import optax
+from jax.typing import ArrayLike, DTypeLike
 
 from discover.checks import check_unit_interval
 from discover.clusters import Clusters
@@ -19,20 +20,20 @@ from discover.rule import scale_by_discover
 
 
 def discover_adam(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    beta: Any = DEFAULT_BETA,
-    nu: Any = DEFAULT_NU,
-    beta1: Any = 0.0,
-    beta2: Any = 0.999,
-    eps: Any = 1e-8,
+    beta: ArrayLike = DEFAULT_BETA,
+    nu: ArrayLike = DEFAULT_NU,
+    beta1: ArrayLike = 0.0,
+    beta2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
     rate: str = "proportional",
-    buffer_dtype: Any = None,
+    buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
-    weight_decay: Any = 0.0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> optax.GradientTransformationExtraArgs:
     """Adam on the direction of Discover, (A1) and (A2); with `weight_decay`, AdamW.
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike, DTypeLike
 
 from discover.checks import check_not_negative, check_unit_interval, is_zero
 from discover.clusters import Clusters
@@ -23,7 +24,13 @@ DEFAULT_BETA = 0.95
 DEFAULT_NU = 0.95
 
 
-def sgd(learning_rate: Any, *, weight_decay: Any = 0.0, mask: Any = None, l2: Any = 0.0) -> GroupTransformation:
+def sgd(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
+    mask: Any = None,
+    l2: ArrayLike = 0.0,
+) -> GroupTransformation:
     """Stochastic gradient descent: θ ← θ − μ ĝ.
 
     Args:
@@ -39,7 +46,12 @@ def sgd(learning_rate: Any, *, weight_decay: Any = 0.0, mask: Any = None, l2: An
 
 
 def momentum(
-    learning_rate: Any, beta: Any = 0.9, *, weight_decay: Any = 0.0, mask: Any = None, l2: Any = 0.0
+    learning_rate: optax.ScalarOrSchedule,
+    beta: ArrayLike = 0.9,
+    *,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
+    mask: Any = None,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """Momentum with the paper's weighting: v ← βv + (1 − β)ĝ, θ ← θ − μv.
 
@@ -50,13 +62,13 @@ def momentum(
 
 
 def qhm(
-    learning_rate: Any,
-    beta: Any = 0.9,
-    nu: Any = 0.7,
+    learning_rate: optax.ScalarOrSchedule,
+    beta: ArrayLike = 0.9,
+    nu: ArrayLike = 0.7,
     *,
-    weight_decay: Any = 0.0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """Quasi-hyperbolic momentum: θ ← θ − μ[νv + (1 − ν)ĝ], v as in `momentum`. See `scale_by_qhm` and `sgd`."""
     parts = (mean_over_groups(), scale_by_qhm(beta, nu))
@@ -64,13 +76,13 @@ def qhm(
 
 
 def igt_momentum(
-    learning_rate: Any,
-    beta: Any = 0.9,
+    learning_rate: optax.ScalarOrSchedule,
+    beta: ArrayLike = 0.9,
     *,
-    tail_fraction: Any = None,
-    weight_decay: Any = 0.0,
+    tail_fraction: ArrayLike | None = None,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """The paper's IGT: implicit gradient transport around `momentum`.
 
@@ -82,14 +94,14 @@ def igt_momentum(
 
 
 def adam(
-    learning_rate: Any,
-    beta1: Any = 0.9,
-    beta2: Any = 0.999,
-    eps: Any = 1e-8,
+    learning_rate: optax.ScalarOrSchedule,
+    beta1: ArrayLike = 0.9,
+    beta2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
     *,
-    weight_decay: Any = 0.0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """Adam on the mean over the groups; with `weight_decay`, AdamW. The other arguments are those of `sgd`."""
     check_unit_interval("beta1", beta1)
@@ -99,17 +111,17 @@ def adam(
 
 
 def discover(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    beta: Any = DEFAULT_BETA,
-    nu: Any = DEFAULT_NU,
+    beta: ArrayLike = DEFAULT_BETA,
+    nu: ArrayLike = DEFAULT_NU,
     rate: str = "proportional",
-    buffer_dtype: Any = None,
+    buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
-    weight_decay: Any = 0.0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """One momentum per cluster: θ ← θ − μd, with the direction d of `scale_by_discover`.
 
@@ -138,17 +150,17 @@ def discover(
 
 
 def discover_qhm(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    nu: Any,
-    beta: Any = DEFAULT_BETA,
+    nu: ArrayLike,
+    beta: ArrayLike = DEFAULT_BETA,
     rate: str = "proportional",
-    buffer_dtype: Any = None,
+    buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
-    weight_decay: Any = 0.0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """Discover-QHM: `discover` under the paper's name for 0 < ν < 1, with ν to be chosen by the caller."""
     return discover(
@@ -166,18 +178,18 @@ def discover_qhm(
 
 
 def discover_igt(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    beta: Any = DEFAULT_BETA,
-    nu: Any = DEFAULT_NU,
-    tail_fraction: Any = None,
+    beta: ArrayLike = DEFAULT_BETA,
+    nu: ArrayLike = DEFAULT_NU,
+    tail_fraction: ArrayLike | None = None,
     rate: str = "proportional",
-    buffer_dtype: Any = None,
+    buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
-    weight_decay: Any = 0.0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """Discover-IGT: implicit gradient transport around `discover`.
 
@@ -199,10 +211,10 @@ def discover_igt(
 
 def direction_to_optimizer(
     *direction: optax.GradientTransformation,
-    learning_rate: Any,
-    weight_decay: Any,
+    learning_rate: optax.ScalarOrSchedule,
+    weight_decay: optax.ScalarOrSchedule,
     mask: Any,
-    l2: Any,
+    l2: ArrayLike,
     clusters: Clusters | None = None,
 ) -> GroupTransformation:
     """Direction (a `GroupTransformation` first), then decoupled decay, then the step: θ ← θ(1 − λμ_t) − μ_t d."""
@@ -214,13 +226,18 @@ def direction_to_optimizer(
 
 
 def transported(
-    inner: GroupTransformation, tail_fraction: Any, *, mask: Any, l2: Any, clusters: Clusters | None = None
+    inner: GroupTransformation,
+    tail_fraction: ArrayLike | None,
+    *,
+    mask: Any,
+    l2: ArrayLike,
+    clusters: Clusters | None = None,
 ) -> GroupTransformation:
     """`igt` around an optimizer. The penalty belongs to the loss: its gradient is taken at the shifted point too."""
     return penalised(skip_empty_batches(igt(inner, tail_fraction), clusters and clusters.num_clusters), l2, mask)
 
 
-def penalised(inner: GroupTransformation, l2: Any, mask: Any) -> GroupTransformation:
+def penalised(inner: GroupTransformation, l2: ArrayLike, mask: Any) -> GroupTransformation:
     """Adds λθ to every group's gradient, or nothing when λ is 0."""
     check_not_negative("l2", l2)
     if is_zero(l2):

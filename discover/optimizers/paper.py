@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from discover.checks import (
     check_cluster_ids,
@@ -85,14 +86,14 @@ def map_to_family(
 
 
 def paper_discover(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    alpha: Any,
-    alpha_n: Any = None,
-    weight_decay: Any = 0.0,
+    alpha: ArrayLike,
+    alpha_n: ArrayLike | None = None,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """Discover as printed in Algorithm 1.
 
@@ -112,15 +113,15 @@ def paper_discover(
 
 
 def paper_discover_qhm(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    alpha: Any,
-    alpha_n: Any = None,
-    nu: Any,
-    weight_decay: Any = 0.0,
+    alpha: ArrayLike,
+    alpha_n: ArrayLike | None = None,
+    nu: ArrayLike,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """Discover-QHM as printed.
 
@@ -136,15 +137,15 @@ def paper_discover_qhm(
 
 
 def paper_discover_igt(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    alpha: Any,
-    alpha_n: Any = None,
-    tail_fraction: Any = None,
-    weight_decay: Any = 0.0,
+    alpha: ArrayLike,
+    alpha_n: ArrayLike | None = None,
+    tail_fraction: ArrayLike | None = None,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Any = None,
-    l2: Any = 0.0,
+    l2: ArrayLike = 0.0,
 ) -> GroupTransformation:
     """Discover-IGT as printed: one transported average v_t stands for the gradient of every cluster.
 
@@ -158,7 +159,9 @@ def paper_discover_igt(
     return transported(inner, tail_fraction, mask=mask, l2=l2, clusters=clusters)
 
 
-def _scale_by_printed(clusters: Clusters, alpha: Any, alpha_n: Any, equations: Any) -> GroupTransformation:
+def _scale_by_printed(
+    clusters: Clusters, alpha: ArrayLike, alpha_n: ArrayLike | None, equations: Any
+) -> GroupTransformation:
     check_unit_interval("alpha", alpha)
     if alpha_n is not None:
         check_unit_interval("alpha_n", alpha_n)

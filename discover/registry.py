@@ -1,0 +1,232 @@
+"""Tables of things that are chosen by name, and the one of optimizers.
+
+An optimizer is one function and one entry below. Everything that asks "which optimizers are there, what can be set,
+has it clusters, what is it called, how is it drawn, what is worth searching" reads this table: configuration, presets,
+sweeps, reports, `bench`, and the contract that the tests hold every optimizer to. Nothing here imports jax, so that a
+command line answers at once.
+
+Instead of a name of the table, `module:function` stands for a user's own.
+"""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+
+class UnknownName(ValueError):
+    """A name that is not in a table; the message names the nearest one and all others."""
+
+
+def nearest(kind: str, name: object, choices: Iterable[str]) -> UnknownName:
+    """The error for a name that is none of ``choices``.
+
+    >>> str(nearest("optimizer", "adm", ["adam", "sgd"]))
+    "unknown optimizer 'adm': did you mean 'adam'? choose from adam, sgd"
+    """
+    names = list(choices)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return UnknownName(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
+
+
+def load_object(kind: str, path: str) -> Any:
+    """What `module:name` names.
+
+    >>> load_object("function", "math:sqrt")(4.0)
+    2.0
+    """
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise UnknownName(f"{kind} {path!r}: there is no module {error.name!r}") from None
+    if not hasattr(module, attribute):
+        raise UnknownName(f"{kind} {path!r}: module {module_name!r} has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+class Named(Protocol):
+    """An entry of a table."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Table(Mapping[str, T], Generic[T]):
+    """Entries by name; `find` also takes `module:function`.
+
+    Args:
+      kind: what the entries are, for messages.
+      entries: in the order in which they are listed.
+      from_path: makes an entry of a user's own thing, from its `module:function` name.
+    """
+
+    def __init__(self, kind: str, entries: Iterable[T] = (), from_path: Callable[[str], T] | None = None):
+        self.kind, self._from_path = kind, from_path
+        self._entries = {entry.name: entry for entry in entries}
+
+    def add(self, entry: T) -> T:
+        """Adds an entry, for code that brings its own; a name is given once."""
+        if entry.name in self._entries:
+            raise ValueError(f"{self.kind} {entry.name!r} is in the table already")
+        self._entries[entry.name] = entry
+        return entry
+
+    def find(self, name: str) -> T:
+        """The entry of that name, or the one made of `module:function`.
+
+        Raises:
+          UnknownName: there is none; the message names the nearest.
+        """
+        if name in self._entries:
+            return self._entries[name]
+        if ":" in str(name) and self._from_path is not None:
+            return self._from_path(name)
+        raise nearest(self.kind, name, self._entries)
+
+    def __getitem__(self, name: str) -> T:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+Shape = Literal["linear", "log", "tail"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values of one hyperparameter on a grid; a search draws from the range between the smallest and the largest.
+
+    Attributes:
+      values: on a grid.
+      shape: how the range is measured: evenly, in the logarithm (`log`), or in log(1 − value), for momenta (`tail`).
+    """
+
+    values: tuple[float, ...]
+    shape: Shape = "linear"
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """One optimizer of the table.
+
+    Attributes:
+      name: as it is typed.
+      factory: `module:function`; `function(learning_rate, …)`, or `function(learning_rate, clusters, …)` with clusters.
+      label: as it is written in tables and figures.
+      color: `#rrggbb`.
+      clustered: whether it keeps something for each cluster, and so needs one gradient for each group.
+      baseline: the plain optimizer that it is compared with; None for a plain one.
+      search: what is worth trying, by hyperparameter.
+    """
+
+    name: str
+    factory: str
+    label: str
+    color: str
+    clustered: bool = False
+    baseline: str | None = None
+    search: Mapping[str, Axis] = field(default_factory=dict)
+
+    @cached_property
+    def make(self) -> Callable[..., Any]:
+        """The factory itself, imported when it is first asked for."""
+        return load_object("optimizer", self.factory)
+
+    @cached_property
+    def arguments(self) -> Mapping[str, inspect.Parameter]:
+        """What the factory takes besides the learning rate and the clusters, by name."""
+        given = ("learning_rate", "clusters")
+        return {name: one for name, one in inspect.signature(self.make).parameters.items() if name not in given}
+
+    @cached_property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """The arguments that are numbers, so that runs of one compiled program may differ in them."""
+        return tuple(name for name, one in self.arguments.items() if _is_number(one))
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The arguments without a default."""
+        return tuple(name for name, one in self.arguments.items() if one.default is inspect.Parameter.empty)
+
+
+def _is_number(argument: inspect.Parameter) -> bool:
+    """Whether an argument takes a number, by its annotation, or else by its default."""
+    if argument.annotation is inspect.Parameter.empty:
+        return isinstance(argument.default, int | float) and not isinstance(argument.default, bool)
+    text = argument.annotation if isinstance(argument.annotation, str) else repr(argument.annotation)
+    return "float" in text or "Scalar" in text or "ArrayLike" in text
+
+
+_RATES = Axis((0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "log")
+_ADAM_RATES = Axis((0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), "log")
+_BETAS = Axis((0.8, 0.9, 0.95, 0.98), "tail")
+_NUS = Axis((0.0, 0.5, 0.8, 0.95, 1.0))
+_TAILS = Axis((2.0, 18.0, 90.0), "log")
+_ALPHAS = Axis((0.001, 0.01, 0.03, 0.1, 0.3, 1.0), "log")
+_MOMENTUM = {"learning_rate": _RATES, "beta": _BETAS}
+_QHM = {**_MOMENTUM, "nu": _NUS}
+_PRINTED = {"learning_rate": _RATES, "alpha": _ALPHAS, "alpha_n": _ALPHAS}
+
+
+def _own(path: str) -> Optimizer:
+    """A user's optimizer: it has clusters if its factory takes them."""
+    clustered = "clusters" in inspect.signature(load_object("optimizer", path)).parameters
+    label = path.partition(":")[2].replace("_", " ").capitalize()
+    return Optimizer(path, path, label, "#222222", clustered, None, {"learning_rate": _RATES})
+
+
+OPTIMIZERS: Table[Optimizer] = Table(
+    "optimizer",
+    (
+        Optimizer("momentum", "discover:momentum", "Momentum", "#0072B2", search=_MOMENTUM),
+        Optimizer("sgd", "discover:sgd", "SGD", "#767676", search={"learning_rate": _RATES}),
+        Optimizer("qhm", "discover:qhm", "QHM", "#56B4E9", search=_QHM),
+        Optimizer("igt", "discover:igt_momentum", "IGT", "#009E73", search={**_MOMENTUM, "tail_fraction": _TAILS}),
+        Optimizer("adam", "discover:adam", "Adam", "#3B3B8F", search={"learning_rate": _ADAM_RATES, "beta1": _BETAS}),
+        Optimizer("discover", "discover:discover", "Discover", "#D55E00", True, "momentum", _QHM),
+        Optimizer("discover_qhm", "discover:discover_qhm", "Discover-QHM", "#A6478A", True, "qhm", _QHM),
+        Optimizer(
+            "discover_igt", "discover:discover_igt", "Discover-IGT", "#E69F00", True, "igt",
+            {**_QHM, "tail_fraction": _TAILS},
+        ),
+        Optimizer(
+            "discover_adam", "discover:discover_adam", "Discover-Adam", "#6A51C8", True, "adam",
+            {"learning_rate": _ADAM_RATES, "beta": _BETAS, "nu": _NUS},
+        ),
+        Optimizer(
+            "paper_discover", "discover:paper_discover", "Discover (printed)", "#8A3D00", True, "momentum", _PRINTED
+        ),
+        Optimizer(
+            "paper_discover_qhm", "discover:paper_discover_qhm", "Discover-QHM (printed)", "#6B2D59", True, "qhm",
+            {**_PRINTED, "nu": _NUS},
+        ),
+        Optimizer(
+            "paper_discover_igt", "discover:paper_discover_igt", "Discover-IGT (printed)", "#8F6300", True, "igt",
+            {**_PRINTED, "tail_fraction": _TAILS},
+        ),
+    ),
+    from_path=_own,
+)  # fmt: skip
+"""Every optimizer of the library, in the order of tables and figures."""
