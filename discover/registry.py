@@ -11,6 +11,8 @@ Instead of a name of the table, `module:function` stands for a user's own.
 import difflib
 import importlib
 import inspect
+import re
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -175,8 +177,9 @@ def _is_number(argument: inspect.Parameter) -> bool:
     """Whether an argument takes a number, by its annotation, or else by its default."""
     if argument.annotation is inspect.Parameter.empty:
         return isinstance(argument.default, int | float) and not isinstance(argument.default, bool)
-    text = argument.annotation if isinstance(argument.annotation, str) else repr(argument.annotation)
-    return "float" in text or "Scalar" in text or "ArrayLike" in text
+    if isinstance(argument.annotation, str):
+        return any(word in ("float", "Scalar", "ScalarOrSchedule") for word in re.split(r"\W+", argument.annotation))
+    return float in (typing.get_args(argument.annotation) or (argument.annotation,))
 
 
 _RATES = Axis((0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "log")
