@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         sgd,
     )
     from discover.optimizers.igt import IgtState, averaging_weight, igt, igt_eval_params
+    from discover.optimizers.muon import discover_muon, muon, scale_by_orthogonal
     from discover.optimizers.paper import (
         FamilySetting,
         map_to_family,
@@ -51,6 +52,7 @@ _HOMES = {
         "sgd",
     ),
     "optimizers.igt": ("IgtState", "averaging_weight", "igt", "igt_eval_params"),
+    "optimizers.muon": ("discover_muon", "muon", "scale_by_orthogonal"),
     "optimizers.paper": (
         "FamilySetting",
         "map_to_family",

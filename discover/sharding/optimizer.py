@@ -131,7 +131,7 @@ def shard_by_parameter(
         cut = slices.cut(params)
         token = in_slices.set(slices if mesh.size > 1 else None)
         try:
-            updates, state = inner.update(updates, state, cut, group_sizes=sizes, **extra)
+            updates, state = inner.update(updates, state, cut, group_sizes=sizes, slices=slices, **extra)
         finally:
             in_slices.reset(token)
         return _gather(slices, updates, cut, params), slices.place(state)
