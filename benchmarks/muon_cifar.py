@@ -237,16 +237,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder; results are appended")
     parser.add_argument("--members", type=int, default=1, help="how many train side by side")
     parser.add_argument("--steps", type=int, default=1758)
+    parser.add_argument("--skip", type=int, default=0, help="begin after this many settings of the list")
     parser.add_argument("--smoke", action="store_true", help="made-up pictures, a small network, ten steps")
     arguments = parser.parse_args()
     began, limit = time.monotonic(), float(os.environ.get("LIMIT", "540"))
     settings = json.loads(arguments.settings.read_text()) if arguments.settings else SMOKE
-    work = list(expanded(settings, arguments.members))
+    work = list(expanded(settings[arguments.skip :], arguments.members))
     runs = Runs(read_data(arguments.smoke), 10 if arguments.smoke else arguments.steps, arguments.out)
     print(f"{jax.devices()[0].device_kind}: {len(work)} runs, data after {time.monotonic() - began:.0f} s", flush=True)
     for setting, pairs in work:
         if time.monotonic() - began + runs.longest > limit:
-            print("out of time", flush=True)
+            print(f"out of time before {json.dumps(setting)}, {pairs}", flush=True)
             return
         runs.run(setting, pairs)
 

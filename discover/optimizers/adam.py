@@ -15,6 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from discover.checks import check_unit_interval
 from discover.clusters import Clusters
+from discover.damping import damped
 from discover.optimizers.discover import DEFAULT_BETA, DEFAULT_NU, direction_to_optimizer
 from discover.rule import scale_by_discover
 
@@ -25,6 +26,8 @@ def discover_adam(
     *,
     beta: ArrayLike = DEFAULT_BETA,
     nu: ArrayLike = DEFAULT_NU,
+    damping: ArrayLike | None = None,
+    damping_clusters: int | None = None,
     beta1: ArrayLike = 0.0,
     beta2: ArrayLike = 0.999,
     eps: ArrayLike = 1e-8,
@@ -50,6 +53,7 @@ def discover_adam(
         0.9 on top of β = 0.95 was worse at every learning rate that we tried (`docs/adam.md`).
       beta2: β₂ in [0, 1], how long Adam remembers the squares.
       eps: ε, added to the root of the squares.
+      damping, damping_clusters: see `discover`.
       rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
 
@@ -69,7 +73,7 @@ def discover_adam(
     check_unit_interval("beta2", beta2)
     rule = scale_by_discover(clusters, beta, nu, rate=rate, buffer_dtype=buffer_dtype, estimate_probs=estimate_probs)
     return direction_to_optimizer(
-        rule,
+        rule if damping is None else damped(rule, clusters.probs, damping, damping_clusters),
         optax.scale_by_adam(beta1, beta2, eps),
         learning_rate=learning_rate,
         weight_decay=weight_decay,

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from discover.checks import check_not_negative, check_unit_interval, is_zero
 from discover.clusters import Clusters
+from discover.damping import damped
 from discover.groups import mean_over_groups, skip_empty_batches
 from discover.optimizers.igt import igt
 from discover.optimizers.plain import scale_by_qhm
@@ -116,6 +117,8 @@ def discover(
     *,
     beta: ArrayLike = DEFAULT_BETA,
     nu: ArrayLike = DEFAULT_NU,
+    damping: ArrayLike | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
@@ -130,6 +133,10 @@ def discover(
       clusters: the clusters and their probabilities.
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the step is momentum; 1 is the pure multi-momentum method.
+      damping: c ≥ 0 of (D1), `damping.py`: shorter steps along the directions in which the clusters disagree. 0.1 is a
+        good start. None: no damping. It reads all N buffers at each step.
+      damping_clusters: how many clusters take part in the damping at a step, in turn, to bound its cost where there are
+        many. None: all.
       rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
 
@@ -144,6 +151,10 @@ def discover(
     """
     rule = scale_by_discover(clusters, beta, nu, rate=rate, buffer_dtype=buffer_dtype, estimate_probs=estimate_probs)
     size: dict[str, Any] = {"learning_rate": learning_rate, "weight_decay": weight_decay, "mask": mask, "l2": l2}
+    if damping is not None:
+        return direction_to_optimizer(
+            damped(rule, clusters.probs, damping, damping_clusters), **size, clusters=clusters
+        )
     return with_step_in_one(
         direction_to_optimizer(rule, **size, clusters=clusters), rule, clusters.num_clusters, **size
     )

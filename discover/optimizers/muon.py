@@ -29,6 +29,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from discover.checks import check_unit_interval
 from discover.clusters import Clusters
+from discover.damping import damped
 from discover.gpu import device as accelerator
 from discover.groups import mean_over_groups
 from discover.optimizers.discover import DEFAULT_BETA, DEFAULT_NU, direction_to_optimizer
@@ -88,6 +89,8 @@ def discover_muon(
     *,
     beta: ArrayLike = DEFAULT_BETA,
     nu: ArrayLike = DEFAULT_NU,
+    damping: ArrayLike | None = None,
+    damping_clusters: int | None = None,
     beta2: ArrayLike = 0.999,
     eps: ArrayLike = 1e-8,
     labels: Labels = None,
@@ -109,6 +112,7 @@ def discover_muon(
       clusters: the clusters and their probabilities.
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the direction is momentum.
+      damping, damping_clusters: see `discover`.
       beta2, eps, labels, matrix_dtype: see `muon`.
       rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
@@ -127,7 +131,7 @@ def discover_muon(
     """
     rule = scale_by_discover(clusters, beta, nu, rate=rate, buffer_dtype=buffer_dtype, estimate_probs=estimate_probs)
     return direction_to_optimizer(
-        rule,
+        rule if damping is None else damped(rule, clusters.probs, damping, damping_clusters),
         scale_by_orthogonal(beta2, eps, labels, matrix_dtype),
         learning_rate=learning_rate,
         weight_decay=weight_decay,

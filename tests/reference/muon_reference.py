@@ -72,3 +72,12 @@ def discover_muon(theta, gradient, batches, probs, shapes, lr, beta, nu, damp=No
         theta = theta - lr * steps(direction)
         path.append(theta)
     return np.array(path)
+
+
+def damp(direction, buffers, probs, strength):
+    """(D1) of `discover/damping.py` for one parameter: a flat direction, buffers [N, n]."""
+    probs = np.asarray(probs)
+    rows = np.sqrt(probs)[:, None] * (buffers - probs @ buffers)
+    gram = rows @ rows.T
+    ridge = strength * np.trace(gram) / len(probs)
+    return direction - rows.T @ np.linalg.inv(ridge * np.eye(len(probs)) + gram) @ rows @ direction
