@@ -4,9 +4,9 @@
     python benchmarks/muon_proxy.py '[{"optimizer": "discover_muon", "learning_rate": [0.005, 0.01], "beta": 0.97}]'
 
 Six hidden layers of 64, batches of 32, 150 steps, cosine after 5 steps of warm-up, means and standard deviations over
-five seeds. A setting is an object: `optimizer` (a name of the registry, or `module:function`), `learning_rate` (a
-number or a list), `batches` ("random": one class each; "turn"; "shuffled"), `seeds` (a list), and the optimizer's own
-arguments. Seeds and learning rates of a setting train side by side, in one program.
+five seeds. A setting is an object: `optimizer` (a name of the registry, or `module:function`), `learning_rate`,
+`batches` ("random": one class each; "turn"; "shuffled"), `seeds` (a list), and the optimizer's own arguments. A list in
+place of a number stands for each of its values; all of them, and the seeds, train side by side in one program.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ def data() -> tuple[Any, ...]:
     return pixels(train), jnp.asarray(train.labels), jnp.asarray(members), pixels(test), jnp.asarray(test.labels)
 
 
-def accuracies(setting: dict[str, Any], hidden: int = 6, steps: int = STEPS) -> np.ndarray:
-    """Test accuracies in %, [rates, seeds]."""
-    options = dict(setting)
-    entry = OPTIMIZERS.find(options.pop("optimizer"))
-    rates, seeds = np.atleast_1d(options.pop("learning_rate")), options.pop("seeds", [0, 1, 2, 3, 4])
-    batches = options.pop("batches", "random")
+def accuracies(setting: dict[str, Any], hidden: int = 6, steps: int = STEPS) -> dict[str, np.ndarray]:
+    """Test accuracies in %, one a seed, by the numbers of the setting."""
+    fixed = {"batches": "random", "seeds": [0, 1, 2, 3, 4]} | setting
+    entry, batches, seeds = OPTIMIZERS.find(fixed.pop("optimizer")), fixed.pop("batches"), fixed.pop("seeds")
+    lists = {
+        name: np.atleast_1d(fixed.pop(name)) for name in setting if name in ("learning_rate", *entry.hyperparameters)
+    }
     images, labels, members, test_images, test_labels = data()
     clusters = discover.Clusters.uniform(len(members))
     network = build_network("mlp", images.shape[1:], len(members), depth=hidden, width=64)
@@ -66,9 +67,10 @@ def accuracies(setting: dict[str, Any], hidden: int = 6, steps: int = STEPS) -> 
         logits = network.apply(params, images[rows])
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels[rows]).mean()
 
-    def train(rate: Any, seed: Any) -> Any:
-        first = (schedule("cosine", rate, WARMUP, steps), *([clusters] if entry.clustered else []))
-        tx = entry.make(*first, **options)
+    def train(numbers: dict[str, Any], seed: Any) -> Any:
+        numbers = dict(numbers)
+        rate = schedule("cosine", numbers.pop("learning_rate"), WARMUP, steps)
+        tx = entry.make(*([rate, clusters] if entry.clustered else [rate]), **fixed, **numbers)
         key = jax.random.key(1000 + seed)
 
         def step(carry: Any, number: Any) -> Any:
@@ -88,9 +90,13 @@ def accuracies(setting: dict[str, Any], hidden: int = 6, steps: int = STEPS) -> 
         (params, _), _ = jax.lax.scan(step, (params, tx.init(params)), jnp.arange(steps))
         return 100 * jnp.mean(network.apply(params, test_images).argmax(-1) == test_labels)
 
-    pairs = np.array(list(product(rates, seeds)))
-    together = jax.jit(jax.vmap(train))(jnp.asarray(pairs[:, 0], jnp.float32), jnp.asarray(pairs[:, 1], jnp.int32))
-    return np.asarray(together).reshape(len(rates), len(seeds))
+    rows = [dict(zip(lists, values)) for values in product(*lists.values())]
+    numbers = {name: jnp.array([row[name] for row in rows], jnp.float32) for name in lists}
+    over_seeds = jax.vmap(train, (None, 0))
+    result = jax.jit(jax.vmap(over_seeds, (0, None)))(numbers, jnp.asarray(seeds))
+    return {
+        " ".join(f"{name}={value:g}" for name, value in row.items()): one for row, one in zip(rows, np.asarray(result))
+    }
 
 
 def main() -> None:
@@ -102,9 +108,10 @@ def main() -> None:
     for setting in TABLE if arguments.settings is None else json.loads(arguments.settings):
         began = time.monotonic()
         result = accuracies(setting, arguments.hidden, arguments.steps)
-        for rate, row in zip(np.atleast_1d(setting["learning_rate"]), result):
-            what = json.dumps(setting | {"learning_rate": float(rate)})
-            print(f"{row.mean():.1f} ± {row.std(ddof=1):.1f}  {what}  {time.monotonic() - began:.0f} s", flush=True)
+        rest = " ".join(f"{name}={value}" for name, value in setting.items() if name in ("batches", "damping_clusters"))
+        print(f"{setting['optimizer']} {rest}  ({time.monotonic() - began:.0f} s)")
+        for numbers, row in sorted(result.items(), key=lambda item: -item[1].mean()):
+            print(f"  {row.mean():.1f} ± {row.std(ddof=1):.1f}  {numbers}", flush=True)
 
 
 if __name__ == "__main__":

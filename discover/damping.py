@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from discover.rule import DiscoverState, GroupTransformation
+from discover.rule import GroupTransformation
 
 
 def damp(direction: Any, mean: Any, buffers: Any, probs: jax.Array, strength: ArrayLike) -> Any:
@@ -89,7 +89,7 @@ def _solved(gram: jax.Array, along: jax.Array, noise: jax.Array, strength: jax.A
 class DampedState(NamedTuple):
     """The rule's state, and whose turn it is."""
 
-    rule: DiscoverState
+    rule: Any  # its `DiscoverState`
     next: jax.Array  # int32 [], the first cluster that takes part at the next step
 
 
@@ -119,6 +119,8 @@ def damped(
         return DampedState(rule.init(params), jnp.zeros((), jnp.int32))
 
     def update(updates, state, params=None, **extra):
+        direction: Any
+        after: Any
         direction, after = rule.update(updates, state.rule, params, **extra)
         seen = after.examples_seen
         p = jnp.asarray(probs, jnp.result_type(float)) if seen is None else seen / jnp.maximum(jnp.sum(seen), 1)

@@ -195,9 +195,10 @@ def orthogonalized(matrices: list[jax.Array], eps: ArrayLike, dtype: DTypeLike |
         newton_schulz = scale_by_muon(
             beta=0.0, eps=eps, nesterov=False, weight_dimension_numbers=MuonDimensionNumbers(1, 2)
         )
-        stack, _ = newton_schulz.update(stack, newton_schulz.init(stack))  # its momentum of β = 0 is the direction
+        orthogonal: Any
+        orthogonal, _ = newton_schulz.update(stack, newton_schulz.init(stack))  # its momentum of β = 0 is the direction
         size = SIZE * math.sqrt(max(rows, columns)) * math.sqrt(max(1.0, columns / rows))
-        for number, one in zip(members, stack.astype(own) * size):
+        for number, one in zip(members, orthogonal.astype(own) * size):
             result[number] = one.reshape(matrices[number].shape)
     return result
 

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding
 
 import discover
-from tests.library import problem
+from discover.sharding.optimizer import shard_by_parameter, sharded_group_value_and_grad
+from tests.library import problem, sharded
 from tests.reference import muon_reference
 
 PROBS = (0.5, 0.3, 0.2)
@@ -166,3 +168,16 @@ def test_members_of_one_program_differ_in_their_numbers():
     for member, one in enumerate(numbers):
         alone = jax.jit(lambda one=one: step(*one))()
         jax.tree.map(lambda both, single, member=member: close(both[member], single), together, alone)
+
+
+def test_devices_put_the_matrices_together():
+    """A slice of a matrix is no matrix, and the Gram matrix of damping is a sum over devices."""
+    mesh = sharded.make_mesh(4, ("data", "model"), (2, 2))
+    params = sharded.make_params(5, 12)
+    tx = discover.discover_muon(0.02, sharded.CLUSTERS, l2=0.01, weight_decay=0.01, mask=sharded.MASK, damping=0.1)
+    over_devices = shard_by_parameter(tx, mesh, param_specs=sharded.MODEL_SPECS)
+    placed = jax.tree.map(lambda p, s: jax.device_put(p, NamedSharding(mesh, s)), params, sharded.MODEL_SPECS)
+    batches = sharded.make_batches(steps=2)
+    _, history = sharded.train(over_devices, sharded_group_value_and_grad(sharded.loss, mesh), placed, batches)
+    _, expected = sharded.train(tx, discover.group_value_and_grad(sharded.loss), params, batches)
+    sharded.assert_close(history, expected)
