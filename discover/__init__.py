@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from discover.groups import accumulate_groups, freeze, group_value_and_grad, mean_over_groups
     from discover.optimizers.discover import discover, discover_adam, discover_igt, discover_qhm
     from discover.optimizers.igt import IgtState, averaging_weight, igt, igt_eval_params, igt_momentum
+    from discover.optimizers.muon import discover_muon, muon, scale_by_orthogonal
     from discover.optimizers.paper import (
         FamilySetting,
         map_to_family,
@@ -32,6 +33,7 @@ _HOMES = {
     "groups": ("accumulate_groups", "freeze", "group_value_and_grad", "mean_over_groups"),
     "optimizers.discover": ("discover", "discover_adam", "discover_igt", "discover_qhm"),
     "optimizers.igt": ("IgtState", "averaging_weight", "igt", "igt_eval_params", "igt_momentum"),
+    "optimizers.muon": ("discover_muon", "muon", "scale_by_orthogonal"),
     "optimizers.paper": (
         "FamilySetting",
         "map_to_family",

@@ -44,7 +44,7 @@ class Context(NamedTuple):
     offset: Offset | None = None
     move: Move | None = None  # for a direction
     answer_moved: bool = False  # for an optimizer: the answer may be `Moved`
-    slices: Slices | None = None  # how parameters are cut over devices; the compiler does not partition kernels
+    slices: Slices | None = None  # the parameters are slices of theirs, one on each device
 
 
 NO_CONTEXT = Context()

@@ -16,6 +16,7 @@ from discover.checks import (
 )
 from discover.clusters import Clusters
 from discover.context import NO_CONTEXT, Context, GroupTransformation, Moved, Scalar
+from discover.damping import damped
 from discover.gpu.update import update_parameters
 from discover.rule import RATES, batch_weights
 
@@ -33,6 +34,8 @@ def scale_by_discover(
     beta: Scalar = 0.95,
     nu: Scalar = 0.95,
     *,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
@@ -47,6 +50,10 @@ def scale_by_discover(
       beta: β in [0, 1], how long a cluster remembers. The paper's α is 1 − β, its α_n is (1 − β)/p_n.
       nu: ν in [0, 1], how much of the step is momentum: 1 is the multi-momentum method, 0 the control
         variate of the paper's Algorithm 1, in between Discover-QHM.
+      damping: c ≥ 0 of (D1), `damping.py`: shorter steps along the directions in which the clusters disagree. 0.1 is a
+        good start. None: no damping. It reads all N buffers at each step.
+      damping_clusters: how many clusters take part in the damping at a step, in turn, to bound its cost where there
+        are many. None: all.
       rate: "proportional" moves a buffer by its cluster's share of the batch relative to p_n, (F4);
         "per_visit" by 1 − β at each visit, (F5), for very rare clusters.
       buffer_dtype: dtype of the stored buffers, for instance `jnp.bfloat16` to halve the state. Arithmetic
@@ -101,7 +108,8 @@ def scale_by_discover(
             answer: Any = Moved(answer)
         return answer, DiscoverState(mean, buffers, seen)
 
-    return GroupTransformation(init, update)
+    rule = GroupTransformation(init, update)
+    return rule if damping is None else damped(rule, clusters.probs, damping, damping_clusters)
 
 
 def wide_dtype(array: Any) -> Any:

@@ -34,7 +34,7 @@ def update_parameters(weights: Weights, grads: Any, state: Any, context: Context
     def gpu():
         if not 0 < weights.share.size <= update_kernel.MAX_GROUPS:
             return other()
-        if context.slices is not None:
+        if context.slices is not None and context.slices.mesh.size > 1:
             return map_parameters(_kernels_on_slices(weights, context.slices), grads, state, context)
         return map_parameters(_kernels(weights), grads, state, context)
 

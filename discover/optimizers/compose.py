@@ -75,7 +75,7 @@ def optimizer_from(
         )
         then_states = []
         for one, its_state in zip(done_to_it, state.then, strict=True):
-            answer, its_state = one.update(answer, its_state, params, **extra)
+            answer, its_state = one.update(answer, its_state, params, context=context, **extra)
             then_states.append(its_state)
         steps: Any = optax.safe_increment(state.steps)
         after = OptimizerState(direction_state, tuple(then_states), steps)

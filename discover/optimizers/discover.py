@@ -17,6 +17,8 @@ def discover(
     *,
     beta: Scalar = 0.95,
     nu: Scalar = 0.95,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
@@ -31,7 +33,7 @@ def discover(
       clusters: the clusters and their probabilities.
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the step is momentum; 1 is the pure multi-momentum method.
-      rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
+      damping, damping_clusters, rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
 
     Example:
@@ -43,7 +45,16 @@ def discover(
       >>> updates, state = tx.update(grads, state, params, cluster_ids=jnp.array([0, 1]))
       >>> params = optax.apply_updates(params, updates)
     """
-    rule = scale_by_discover(clusters, beta, nu, rate=rate, buffer_dtype=buffer_dtype, estimate_probs=estimate_probs)
+    rule = scale_by_discover(
+        clusters,
+        beta,
+        nu,
+        damping=damping,
+        damping_clusters=damping_clusters,
+        rate=rate,
+        buffer_dtype=buffer_dtype,
+        estimate_probs=estimate_probs,
+    )
     return optimizer_from(
         rule,
         learning_rate=learning_rate,
@@ -60,6 +71,8 @@ def discover_qhm(
     *,
     nu: Scalar,
     beta: Scalar = 0.95,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
@@ -73,6 +86,8 @@ def discover_qhm(
         clusters,
         beta=beta,
         nu=nu,
+        damping=damping,
+        damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
         estimate_probs=estimate_probs,
@@ -89,6 +104,8 @@ def discover_igt(
     beta: Scalar = 0.95,
     nu: Scalar = 0.95,
     tail_fraction: Scalar | None = None,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
@@ -105,6 +122,8 @@ def discover_igt(
         clusters,
         beta=beta,
         nu=nu,
+        damping=damping,
+        damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
         estimate_probs=estimate_probs,
@@ -123,6 +142,8 @@ def discover_adam(
     beta1: Scalar = 0.0,
     beta2: Scalar = 0.999,
     eps: Scalar = 1e-8,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
@@ -152,7 +173,7 @@ def discover_adam(
         0.9 on top of β = 0.95 was worse at every learning rate that we tried (`docs/adam.md`).
       beta2: β₂ in [0, 1], how long Adam remembers the squares.
       eps: ε, added to the root of the squares.
-      rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
+      damping, damping_clusters, rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
 
     Raises:
@@ -167,7 +188,16 @@ def discover_adam(
       >>> updates.shape
       (3,)
     """
-    rule = scale_by_discover(clusters, beta, nu, rate=rate, buffer_dtype=buffer_dtype, estimate_probs=estimate_probs)
+    rule = scale_by_discover(
+        clusters,
+        beta,
+        nu,
+        damping=damping,
+        damping_clusters=damping_clusters,
+        rate=rate,
+        buffer_dtype=buffer_dtype,
+        estimate_probs=estimate_probs,
+    )
     return optimizer_from(
         rule,
         scale_by_adam(beta1, beta2, eps),

@@ -129,7 +129,7 @@ def shard_by_parameter(
         updates = jax.tree.map(lambda g, dtype: g.astype(dtype), updates, dtypes)
 
         cut = slices.cut(params)
-        context = Context(slices=slices if mesh.size > 1 else None)
+        context = Context(slices=slices)
         updates, state = inner.update(updates, state, cut, group_sizes=sizes, context=context, **extra)
         return _gather(slices, updates, cut, params), slices.place(state)
 
