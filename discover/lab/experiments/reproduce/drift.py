@@ -28,7 +28,7 @@ from discover.lab.experiments.run.build import (
 )
 from discover.lab.training.placement import Placement
 from discover.lab.training.program import Members
-from discover.rule import DiscoverState
+from discover import DiscoverState
 
 __all__ = ["drift_of", "measure_drift"]
 
