@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from discover.lab.data.batches.randomness import permutations, stream
-from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, check_at_least
+from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, check_at_least, one_line
 from discover.lab.data.noise import LabelNoise
-from discover.lab.data.sources.arrays import read_npz
+from discover.lab.data.randomness import permutations, stream
+from discover.lab.data.sources.npz import read_npz
 
 AUGMENTATIONS = ("flip", "mixup", "cutmix")
 _FORMAT = "discover-clustering-1"
@@ -307,5 +307,4 @@ class Clustering:
         except ArchiveError:
             raise
         except (ValueError, KeyError, TypeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ArchiveError(f"{path} is no readable clustering file: {reason}") from error
+            raise ArchiveError(f"{path} is no readable clustering file: {one_line(error)}") from error

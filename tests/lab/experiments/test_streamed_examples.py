@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discover.lab.data import Split
-from discover.lab.data.images.rows import Rows
+from discover.lab.data import LazyExamples, Split
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.diagnose.diagnose import DiagnosisOptions, diagnose
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
@@ -27,11 +26,9 @@ class Strict:
 
     def __init__(self, limit=PIECE):
         self.whole = build_data(config())
-        images = self.whole.train.images
-        self.shape, self.dtype = images.shape[1:], images.dtype
-        self.limit, self.most, self.seen = limit, 0, np.zeros(len(images), int)
+        self.limit, self.most, self.seen = limit, 0, np.zeros(len(self.whole.train), int)
 
-    def read(self, numbers, *, keep=False):
+    def read(self, numbers):
         if len(numbers) > self.limit:
             raise MemoryError(f"{len(numbers)} examples at once")
         self.most = max(self.most, len(numbers))
@@ -40,8 +37,9 @@ class Strict:
 
     @property
     def dataset(self):
-        rows = Rows(self, np.arange(len(self.seen)))
-        return replace(self.whole, train=Split(rows, self.whole.train.labels))
+        images = self.whole.train.images
+        lazy = LazyExamples(self.read, images.shape[1:], images.dtype, np.arange(len(images)))
+        return replace(self.whole, train=Split(lazy, self.whole.train.labels))
 
 
 def test_the_source_is_larger_than_a_piece_so_the_test_can_fail():
@@ -105,8 +103,8 @@ def test_a_folder_is_diagnosed_without_loading_it(folder, monkeypatch):
     def refuse(self, *args, **kwargs):
         raise MemoryError("everything at once")
 
-    monkeypatch.setattr(Rows, "__array__", refuse)
-    monkeypatch.setattr("discover.lab.data.sources.folders._decode", refuse)
+    monkeypatch.setattr(LazyExamples, "__array__", refuse)
+    monkeypatch.setattr("discover.lab.data.sources.folders._collect", refuse)
     values = {"data.source": "folder", "data.path": str(folder), "data.size": 8}
     own = config(**values, **{"batches.group_size": 4})
     options = DiagnosisOptions(sample=40, warmup_steps=3, numbers=(11,))  # too many for the sample: no k-means

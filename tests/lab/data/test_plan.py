@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discover.lab.data import BatchPlan, Clustering, DataError, LabelNoise
-from discover.lab.data.batches.composition import BalancedSchedule
+from discover.lab.data.batches.cluster_order import BalancedOrder
 from tests.lab.data import strategies
 
 compositions = st.sampled_from(["random", "balanced", "shuffled"])
@@ -125,7 +125,7 @@ def test_balanced_batches_match_the_probabilities_within_the_bound(cluster_sizes
     plan = make_plan(cluster_sizes, groups, 2, "balanced", seed)
     counts = np.bincount(plan.batches(0, steps).cluster_ids.reshape(-1), minlength=plan.num_clusters)
     shares = np.array(plan.probs) * steps * groups
-    assert np.max(np.abs(counts - shares)) <= BalancedSchedule.BOUND + 1e-3
+    assert np.max(np.abs(counts - shares)) <= BalancedOrder.BOUND + 1e-3
 
 
 def test_random_batches_match_the_probabilities_with_a_thousandfold_skew():

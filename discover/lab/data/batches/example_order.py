@@ -1,4 +1,4 @@
-"""The endless stream of examples of each cluster: pass after pass, each pass every example once, in a new order.
+"""Which examples of a cluster come next: an endless stream, pass after pass, each example once a pass in a new order.
 
 A stream is addressed by position: position 0 is the first example of the first pass. `take` gives the examples at any
 positions, and at which *sight* of the example that is, which is what label noise depends on.
@@ -6,14 +6,14 @@ positions, and at which *sight* of the example that is, which is what label nois
 
 from __future__ import annotations
 
-import collections
+import functools
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discover.lab.data.batches.randomness import permutations, stream
 from discover.lab.data.clustering import Clustering
 from discover.lab.data.noise import LabelNoise
+from discover.lab.data.randomness import permutations, stream
 
 _SMALL = 256  # passes over clusters below this size are shuffled several at a time
 _CACHE_BYTES = 256 << 20
@@ -42,7 +42,9 @@ class MemberPasses:
             self._members = np.split(order, np.cumsum(self.sizes)[:-1])
         # Chunk c of a cluster: whole passes, at least _SMALL examples, so that a cluster of one example is cheap too.
         self._per_chunk = np.maximum(1, _SMALL // np.maximum(1, self.sizes))
-        self._chunks: dict[int, collections.OrderedDict[int, NDArray[np.int32]]] = {}
+        # A group straddles at most a chunk's end: more than two of a cluster would only cost memory.
+        shuffles = (functools.partial(self._shuffle, n) for n in range(clustering.num_clusters))
+        self._chunk = [functools.lru_cache(maxsize=2)(shuffle) for shuffle in shuffles]
 
     def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The examples at `positions` of a cluster's stream, and their sights; both of the shape of `positions`."""
@@ -50,24 +52,17 @@ class MemberPasses:
         length = size * int(self._per_chunk[cluster])
         first, last = int(positions.min()) // length, int(positions.max()) // length
         if first == last:
-            examples = self._chunk(cluster, first)[positions - first * length]
+            examples = self._chunk[cluster](first)[positions - first * length]
         else:
-            joined = np.concatenate([self._chunk(cluster, c) for c in range(first, last + 1)])
+            joined = np.concatenate([self._chunk[cluster](c) for c in range(first, last + 1)])
             examples = joined[positions - first * length]
         sights = positions // size
         return examples, sights if self._overlap == 1 else sights * self._overlap + cluster
 
-    def _chunk(self, cluster: int, index: int) -> NDArray[np.int32]:
-        kept = self._chunks.setdefault(cluster, collections.OrderedDict())
-        if index in kept:
-            kept.move_to_end(index)
-            return kept[index]
+    def _shuffle(self, cluster: int, index: int) -> NDArray[np.int32]:
         members, count = self._members[cluster], int(self._per_chunk[cluster])
         orders = permutations(stream(self.seed, "pass", index, cluster), count, len(members))
-        kept[index] = chunk = members[orders.reshape(-1)]
-        if len(kept) > 2:  # a group straddles at most a chunk's end; more would only cost memory
-            kept.popitem(last=False)
-        return chunk
+        return members[orders.reshape(-1)]
 
 
 class ObservedPasses:
@@ -90,8 +85,8 @@ class ObservedPasses:
         self._labels = np.asarray(labels, dtype=np.int32)
         self._everyone = np.arange(len(labels))
         self._starts = np.zeros((1, noise.num_classes), dtype=np.int64)
-        self._orders: collections.OrderedDict[int, NDArray[np.int32]] = collections.OrderedDict()
-        self._max_orders = int(np.clip(_CACHE_BYTES // (4 * len(labels)), 4, 64))
+        most = int(np.clip(_CACHE_BYTES // (4 * len(labels)), 4, 64))
+        self._order = functools.lru_cache(maxsize=most)(self._shuffle)
 
     def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The examples at `positions` of a cluster's stream, and their sights; both of the shape of `positions`."""
@@ -118,14 +113,8 @@ class ObservedPasses:
         sizes = [np.bincount(self._observed(k), minlength=self.noise.num_classes) for k in range(known, known + count)]
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(sizes, axis=0)])
 
-    def _order(self, k: int) -> NDArray[np.int32]:
+    def _shuffle(self, k: int) -> NDArray[np.int32]:
         """All examples of pass k: the first cluster's in random order, then the second's, and so on."""
-        if k in self._orders:
-            self._orders.move_to_end(k)
-            return self._orders[k]
         shuffled = permutations(stream(self.seed, "observed-pass", k), 1, len(self._labels))[0]
         by_cluster = np.argsort(self._observed(k)[shuffled], kind="stable")
-        self._orders[k] = order = shuffled[by_cluster].astype(np.int32)
-        if len(self._orders) > self._max_orders:
-            self._orders.popitem(last=False)
-        return order
+        return shuffled[by_cluster].astype(np.int32)
