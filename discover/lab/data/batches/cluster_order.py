@@ -61,44 +61,28 @@ class RandomOrder(_InBlocks):
         super().__init__()
         self.probs = np.asarray(probs, dtype=np.float64)
         self.seed = seed
-        self._roots: list[NDArray[np.int64]] = []
-        self._path: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
+        self._counts = functools.lru_cache(maxsize=4 * _LEVELS)(self._count)  # neighbours share most of their path
 
-    def _root(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The draws of each cluster in tree `index`, and in all the trees before it."""
-        while len(self._roots) <= index:
-            bits = np.random.Generator(stream(self.seed, "schedule-root", len(self._roots)))
-            self._roots.append(bits.multinomial(_ROOT, self.probs).astype(np.int64))
-        return self._roots[index], np.sum(self._roots[:index], axis=0, dtype=np.int64) + np.zeros_like(self._roots[0])
+    def _root(self, tree: int) -> NDArray[np.int64]:
+        """The draws of each cluster in a whole tree."""
+        bits = np.random.Generator(stream(self.seed, "schedule-root", tree))
+        return bits.multinomial(_ROOT, self.probs).astype(np.int64)
 
-    def _counts(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The draws of each cluster in block `index`, and in all the blocks before it."""
-        tree = index >> _LEVELS
-        # self._path[d] is the node at depth d on the way to the block asked for last; its upper part is often ours too.
-        depth = 0
-        while depth < len(self._path) and self._path[depth][0] == index >> (_LEVELS - depth):
-            depth += 1
-        del self._path[depth:]
-        if not self._path:
-            self._path.append((tree, *self._root(tree)))
-        for depth in range(len(self._path), _LEVELS + 1):
-            parent, counts, before = self._path[-1]
-            node = index >> (_LEVELS - depth)
-            half = BLOCK << (_LEVELS - depth)
-            bits = np.random.Generator(stream(self.seed, "schedule-split", depth, parent))
-            left = bits.multivariate_hypergeometric(counts, half, method="marginals")
-            if node & 1:
-                self._path.append((node, counts - left, before + left))
-            else:
-                self._path.append((node, left, before))
-        return self._path[-1][1], self._path[-1][2]
+    def _count(self, depth: int, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The draws of each cluster in a node of a tree, and in everything before it."""
+        if depth == 0:
+            nothing = np.zeros(len(self.probs), dtype=np.int64)
+            return self._root(node), sum((self._root(tree) for tree in range(node)), nothing)
+        counts, before = self._counts(depth - 1, node // 2)
+        bits = np.random.Generator(stream(self.seed, "schedule-split", depth, node // 2))
+        left = bits.multivariate_hypergeometric(counts, BLOCK << (_LEVELS - depth), method="marginals")
+        return (counts - left, before + left) if node % 2 else (left, before)
 
     def _block(self, index: int) -> Slots:
-        counts, before = self._counts(index)
+        counts, before = self._counts(_LEVELS, index)
         order = permutations(stream(self.seed, "schedule-block", index), 1, BLOCK)[0]
-        sorted_ids = np.repeat(np.arange(len(counts)), counts)
         ids = np.empty(BLOCK, dtype=np.int64)
-        ids[order] = sorted_ids
+        ids[order] = np.repeat(np.arange(len(counts)), counts)
         return ids, before[ids] + _ranks(ids)
 
 

@@ -144,11 +144,12 @@ def _read_names(name: str, form: _Form, read: Callable[[str], bytes], where: str
     if form.binary:
         found = [as_text(read(file)).splitlines() for file in form.names]
     else:
-        meta = read_pickle(read(form.names[0]), f"{where}/{form.names[0]}")
-        found = [meta.get(key) if isinstance(meta, dict) else None for key in _NAME_KEYS[name]]
-        for key, names in zip(_NAME_KEYS[name], found):
+        meta, found = read_pickle(read(form.names[0]), f"{where}/{form.names[0]}"), []
+        for key in _NAME_KEYS[name]:
+            names = meta.get(key) if isinstance(meta, dict) else None
             if not isinstance(names, list) or not names:
                 raise ArchiveError(f"{where} is no CIFAR data set: its names have no {key}")
+            found.append(names)
     return [tuple(as_text(one).strip() for one in names if as_text(one).strip()) for names in found]
 
 

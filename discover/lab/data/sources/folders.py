@@ -183,9 +183,7 @@ def _collect(decoded: Iterable[Decoded], where: Path, on_bad_image: str, max_byt
             raise DataError(_differing(where, f"{_size(images[first])} ({first}) and {_size(result)} ({name})"))
         held += result.nbytes
         if held > max_bytes:
-            raise DataError(
-                f"images in {where} take more than {max_bytes} bytes: give lazy=True or a larger max_bytes"
-            )
+            raise DataError(f"images in {where} take more than {max_bytes} bytes: give lazy=True or a larger max_bytes")
         images[name] = result
     if not images:
         raise DatasetNotFoundError(f"{where} has no readable images: looked for train/<class>/* and <class>/*")

@@ -20,7 +20,8 @@ class _Asked:
     """Something that a pickle asked for: only what it was told."""
 
     def __init__(self, *arguments: Any):
-        self.arguments, self.state = arguments, None
+        self.arguments = arguments
+        self.state: Any = ()
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
