@@ -1,8 +1,8 @@
 """What the clusters can be: the table of clusterings, and `cluster`, which reads it.
 
 A clustering is one function of a data set, and one entry below; what it can be told is its signature. Instead of a name
-of the table, `module:function` stands for a user's own: `function(dataset)`, which returns a cluster id for each
-training example, or a `Clustering`.
+of the table, `module:function` stands for a user's own: `function(dataset)`, which returns a cluster for each training
+example (integers or strings), or a `Clustering`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from discover.lab.data.clustering import Clustering
 from discover.lab.data.dataset import Dataset, Split
-from discover.lab.data.entries import Maker, find
+from discover.lab.data.entries import Made, find
 from discover.lab.data.errors import DataError, check_choice
 from discover.lab.data.noise import LabelNoise
 from discover.registry import Table
@@ -23,12 +23,12 @@ Data = Dataset | Split
 
 
 @dataclass(frozen=True)
-class ClusteringKind(Maker):
+class ClusteringKind(Made):
     """One clustering of the table.
 
     Attributes:
         name: as it is typed.
-        maker: `module:function`; `function(data, …)`, with those of the keywords of `cluster` that it needs.
+        factory: `module:function`; `function(data, …)`, with those of the keywords of `cluster` that it needs.
         description: one line.
         augments: whether the clusters are ways to augment, and hold every example each.
         by_worker: whether workers who each have data of their own find their clusters in it, each by itself.
@@ -140,13 +140,13 @@ def cluster(
     """
     kind = find(CLUSTERINGS, by)
     given = {"num_clusters": num_clusters, "seed": seed, "column": column, "path": path, "noise": noise}
-    options = {name: value for name, value in {**given, "labels": labels}.items() if name in kind.options}
+    options = {name: value for name, value in {**given, "labels": labels}.items() if name in kind.arguments}
     for name in kind.needs:
         if options.get(name) is None:
             which = f", one of {_columns(data)}" if name == "column" else ""
             raise DataError(f"clustering by {by} needs {name}=…{which}")
     found = kind.make(data, **options)
-    clustering = found if isinstance(found, Clustering) else Clustering.from_assignments(found, kind=by)
+    clustering = found if isinstance(found, Clustering) else Clustering.from_column(found, kind=by)
     if clustering.num_examples != len(_train(data)):
         have = f"{clustering.num_examples} examples, but the training split has {len(_train(data))}"
         raise DataError(f"the clustering {by if path is None else f'in {path}'} is for {have}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,44 +13,37 @@ from discover.registry import Table, UnknownName, load_object
 
 
 @dataclass(frozen=True)
-class Maker:
-    """One entry of a table of functions.
+class Made:
+    """An entry that is made by a function, whose arguments are what it can be told.
 
     Attributes:
         name: as it is typed.
-        maker: `module:function`, imported when it is first needed.
+        factory: `module:function`, imported when it is first needed.
         description: one line.
     """
 
     name: str
-    maker: str
+    factory: str
     description: str
 
     @cached_property
     def make(self) -> Callable[..., Any]:
         """The function itself."""
-        return load_object("function", self.maker)
+        return load_object("function", self.factory)
 
     @cached_property
-    def _parameters(self) -> tuple[inspect.Parameter, ...]:
-        return tuple(inspect.signature(self.make).parameters.values())
-
-    @cached_property
-    def options(self) -> tuple[str, ...]:
+    def arguments(self) -> Mapping[str, inspect.Parameter]:
         """What can be told to it, by name."""
-        return tuple(one.name for one in self._parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+        found = inspect.signature(self.make).parameters
+        return {name: one for name, one in found.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
 
     @cached_property
     def required(self) -> tuple[str, ...]:
-        """Those of the options that have no default."""
-        return tuple(one.name for one in self._parameters if one.name in self.options and one.default is one.empty)
-
-    def takes(self, option: str) -> bool:
-        """Whether an option can be told to it."""
-        return option in self.options or any(one.kind is one.VAR_KEYWORD for one in self._parameters)
+        """Those of the arguments that have no default."""
+        return tuple(name for name, one in self.arguments.items() if one.default is one.empty)
 
 
-Entry = TypeVar("Entry", bound=Maker)
+Entry = TypeVar("Entry", bound=Made)
 
 
 def find(table: Table[Entry], name: str) -> Entry:

@@ -32,7 +32,10 @@ def few(data):
     return [0, 1]
 
 def words(data):
-    return ["a"] * len(data.train)
+    return ["no", "yes"] * (len(data.train) // 2)
+
+def halved(data):
+    return [0.5] * len(data.train)
 """
 
 
@@ -55,6 +58,7 @@ def test_a_function_in_a_user_s_file_is_a_clustering(own):
     line = load("own_data:line")
     halves = cluster(line, "own_data:halves")
     assert (halves.kind, halves.sizes.tolist()) == ("own_data:halves", [6, 6])
+    assert cluster(line, "own_data:words").names == ("no", "yes")
     turns = cluster(line, "own_data:turns", num_clusters=3, seed=1)
     assert (turns.kind, turns.assignments[:4].tolist()) == ("turns", [1, 2, 0, 1])
 
@@ -71,7 +75,7 @@ def test_a_function_in_a_user_s_file_is_a_clustering(own):
         (lambda: cluster(load("own_data:line"), "kmean"), "unknown clustering 'kmean': did you mean 'kmeans'"),
         (lambda: cluster(load("own_data:line"), "own_data:none"), "has no 'none'"),
         (lambda: cluster(load("own_data:line"), "own_data:few"), "is for 2 examples, but the training split has 12"),
-        (lambda: cluster(load("own_data:line"), "own_data:words"), "must be a list of integers"),
+        (lambda: cluster(load("own_data:line"), "own_data:halved"), "one integer or string per example, got float64"),
     ],
 )
 def test_what_is_not_there_or_not_right_is_said_in_one_line(own, call, message):

@@ -49,7 +49,7 @@ def test_the_source_is_larger_than_a_piece_so_the_test_can_fail():
         np.asarray(source.dataset.train.images)
 
 
-@pytest.mark.parametrize("by", ["last-layer", "projected"])
+@pytest.mark.parametrize("by", ["last-layer", pytest.param("projected", marks=pytest.mark.slow)])
 def test_clusters_are_found_in_pieces_and_are_those_found_in_memory(by):
     source = Strict()
     streamed = find_clusters(config(), 10, by=by, options=OPTIONS, dataset=source.dataset)
@@ -59,6 +59,7 @@ def test_clusters_are_found_in_pieces_and_are_those_found_in_memory(by):
     assert source.most == PIECE
 
 
+@pytest.mark.slow
 def test_a_diagnosis_reads_in_pieces_and_finds_what_it_finds_in_memory():
     options, source = DiagnosisOptions(sample=520, warmup_steps=5, numbers=(5,)), Strict()
     streamed = diagnose(config(), options, dataset=source.dataset)
@@ -66,7 +67,7 @@ def test_a_diagnosis_reads_in_pieces_and_finds_what_it_finds_in_memory():
     assert source.most == PIECE
 
 
-@pytest.mark.parametrize("steps", [0, 1, 37])
+@pytest.mark.parametrize("steps", [0, 37])
 def test_a_warm_up_in_pieces_takes_exactly_its_steps(steps):
     import jax
 

@@ -6,23 +6,24 @@ a name of the table, `module:function` stands for a user's own.
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import dataclass
 from typing import Any
 
 from discover.lab.data.dataset import Dataset
-from discover.lab.data.entries import Maker, find
+from discover.lab.data.entries import Made, find
 from discover.lab.data.errors import DataError, check_choice
 from discover.registry import Table
 
 
 @dataclass(frozen=True)
-class Source(Maker):
+class Source(Made):
     """One source of the table.
 
     Attributes:
         name: as it is typed.
-        maker: `module:function`; `function(…) -> Dataset`.
+        factory: `module:function`; `function(…) -> Dataset`.
         description: one line.
     """
 
@@ -72,13 +73,13 @@ def load(
     entry = find(SOURCES, source)
     if path is not None:
         options["path"] = path
-    if lazy and entry.takes("lazy"):
+    if lazy and "lazy" in entry.arguments:
         options["lazy"] = True
-    for option in options:
-        if not entry.takes(option):
-            if not entry.options:
-                raise DataError(f"source {source!r} takes no options, got {option!r}")
-            check_choice(f"option of source {source!r}", option, entry.options)
+    anything = any(one.kind is one.VAR_KEYWORD for one in inspect.signature(entry.make).parameters.values())
+    for option in () if anything else options:
+        if not entry.arguments:
+            raise DataError(f"source {source!r} takes no options, got {option!r}")
+        check_choice(f"option of source {source!r}", option, entry.arguments)
     for option in entry.required:
         if option not in options:
             raise DataError(f"source {source!r} needs {option}=…")
