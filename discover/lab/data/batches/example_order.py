@@ -7,6 +7,7 @@ positions, and at which *sight* of the example that is, which is what label nois
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +32,21 @@ class MemberPasses:
     """
 
     def __init__(self, clustering: Clustering, seed: int):
-        self.seed = seed
         self.sizes = clustering.sizes.astype(np.int64)
         self._overlap = clustering.num_clusters if clustering.overlapping else 1
         everyone = np.arange(clustering.num_examples, dtype=np.int32)
         if clustering.assignments is None:
-            self._members = [everyone] * clustering.num_clusters
+            members = [everyone] * clustering.num_clusters
         else:
             order = np.argsort(clustering.assignments, kind="stable").astype(np.int32)
-            self._members = np.split(order, np.cumsum(self.sizes)[:-1])
+            members = np.split(order, np.cumsum(self.sizes)[:-1])
         # Chunk c of a cluster: whole passes, at least _SMALL examples, so that a cluster of one example is cheap too.
         self._per_chunk = np.maximum(1, _SMALL // np.maximum(1, self.sizes))
         # A group straddles at most a chunk's end: more than two of a cluster would only cost memory.
-        shuffles = (functools.partial(self._shuffle, n) for n in range(clustering.num_clusters))
-        self._chunk = [functools.lru_cache(maxsize=2)(shuffle) for shuffle in shuffles]
+        self._chunk = [
+            functools.lru_cache(maxsize=2)(functools.partial(_chunk, seed, n, members[n], int(self._per_chunk[n])))
+            for n in range(clustering.num_clusters)
+        ]
 
     def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The examples at `positions` of a cluster's stream, and their sights; both of the shape of `positions`."""
@@ -59,10 +61,10 @@ class MemberPasses:
         sights = positions // size
         return examples, sights if self._overlap == 1 else sights * self._overlap + cluster
 
-    def _shuffle(self, cluster: int, index: int) -> NDArray[np.int32]:
-        members, count = self._members[cluster], int(self._per_chunk[cluster])
-        orders = permutations(stream(self.seed, "pass", index, cluster), count, len(members))
-        return members[orders.reshape(-1)]
+
+def _chunk(seed: int, cluster: int, members: NDArray[np.int32], passes: int, index: int) -> NDArray[np.int32]:
+    orders = permutations(stream(seed, "pass", index, cluster), passes, len(members))
+    return members[orders.reshape(-1)]
 
 
 class ObservedPasses:
@@ -81,18 +83,17 @@ class ObservedPasses:
     """
 
     def __init__(self, labels: NDArray[np.int32], noise: LabelNoise, seed: int):
-        self.noise, self.seed = noise, seed
-        self._labels = np.asarray(labels, dtype=np.int32)
-        self._everyone = np.arange(len(labels))
+        self._size = len(labels)
+        self._observed = functools.partial(noise.observe, np.asarray(labels, dtype=np.int32), np.arange(len(labels)))
         self._starts = np.zeros((1, noise.num_classes), dtype=np.int64)
         most = int(np.clip(_CACHE_BYTES // (4 * len(labels)), 4, 64))
-        self._order = functools.lru_cache(maxsize=most)(self._shuffle)
+        self._order = functools.lru_cache(maxsize=most)(functools.partial(_observed_pass, seed, self._observed))
 
     def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The examples at `positions` of a cluster's stream, and their sights; both of the shape of `positions`."""
         last = int(positions.max())
         while self._starts[-1, cluster] <= last:
-            self._extend(1 + (last - int(self._starts[-1, cluster])) // max(1, len(self._labels)))
+            self._extend(1 + (last - int(self._starts[-1, cluster])) // max(1, self._size))
         passes = np.searchsorted(self._starts[:, cluster], positions, side="right") - 1
         examples = np.empty(positions.shape, dtype=np.int32)
         for k in range(int(passes.min()), int(passes.max()) + 1):
@@ -104,17 +105,15 @@ class ObservedPasses:
             examples[chosen] = self._order(k)[positions[chosen] + offset]
         return examples, passes
 
-    def _observed(self, k: int) -> NDArray[np.int32]:
-        return self.noise.observe(self._labels, self._everyone, k)
-
     def _extend(self, count: int) -> None:
         """Work out the sizes of the next `count` passes (at least), and so where the one after them starts."""
-        known = len(self._starts) - 1
-        sizes = [np.bincount(self._observed(k), minlength=self.noise.num_classes) for k in range(known, known + count)]
+        known, clusters = len(self._starts) - 1, self._starts.shape[1]
+        sizes = [np.bincount(self._observed(k), minlength=clusters) for k in range(known, known + count)]
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(sizes, axis=0)])
 
-    def _shuffle(self, k: int) -> NDArray[np.int32]:
-        """All examples of pass k: the first cluster's in random order, then the second's, and so on."""
-        shuffled = permutations(stream(self.seed, "observed-pass", k), 1, len(self._labels))[0]
-        by_cluster = np.argsort(self._observed(k)[shuffled], kind="stable")
-        return shuffled[by_cluster].astype(np.int32)
+
+def _observed_pass(seed: int, observed: Callable[[int], NDArray[np.int32]], k: int) -> NDArray[np.int32]:
+    """All examples of pass k: the first cluster's in random order, then the second's, and so on."""
+    labels = observed(k)
+    shuffled = permutations(stream(seed, "observed-pass", k), 1, len(labels))[0]
+    return shuffled[np.argsort(labels[shuffled], kind="stable")].astype(np.int32)
