@@ -106,8 +106,6 @@ def build_plan(config: Config, dataset: Dataset, seed: int, cluster_names: Seque
 def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None = None) -> Clustering:
     """The clusters of the training split."""
     clusters = config.clusters
-    if clusters.by == "workers":
-        return replace(Clustering.single(len(dataset.train)), names=(f"worker {jax.process_index()}",))
     return cluster(
         dataset,
         clusters.by,

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
-from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError
-from discover.lab.data.images.rows import ArrayReader, Rows
+from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, one_line
+from discover.lab.data.lazy_examples import LazyExamples
 
 MAX_BYTES = 64 << 30  # a zip file can claim any size; beyond this it is refused before anything is allocated
 
@@ -49,7 +49,7 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, lazy: boo
     except ArchiveError:
         raise
     except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = one_line(error)
         if "allow_pickle" in reason:
             reason = "it holds Python objects, which are not read"
         raise ArchiveError(f"{path} is no readable .npz file: {reason}") from error
@@ -86,7 +86,7 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
         test_fraction: the share to hold out where the file has no test split.
         seed: of what is held out.
         lazy: map the images of an uncompressed file (`np.savez`) into memory instead of reading them, and read those
-            that are asked for (`Rows`).
+            that are asked for (`LazyExamples`).
     """
     arrays = read_npz(path, lazy=lazy)
     name = Path(path).stem
@@ -97,8 +97,8 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
                 raise DataError(f"{path} has {layout[0]!r} but not {missing[0]!r}")
             parts = [arrays[key] for key in layout]
             classes, (train_labels, test_labels) = _classes(path, parts[1], parts[3])
-            train = Split(_images(path, parts[0]), train_labels, _columns(arrays, "train_", layout, len(parts[0])))
-            test = Split(_images(path, parts[2]), test_labels, _columns(arrays, "test_", layout, len(parts[2])))
+            train = Split(_images(path, parts[0]), train_labels, _columns(arrays, "train_", layout))
+            test = Split(_images(path, parts[2]), test_labels, _columns(arrays, "test_", layout))
             return Dataset(name, train, test, len(classes), classes)
     if "images" not in arrays or "labels" not in arrays:
         keys = ", ".join(sorted(arrays)) or "nothing"
@@ -117,7 +117,7 @@ def _images(path: str | os.PathLike[str], images: NDArray) -> Any:
     if images.ndim not in (2, 4) or images.dtype.kind not in "iuf":
         got = f"{images.dtype} of shape {images.shape}"
         raise DataError(f"images in {path} must be uint8 [n, H, W, C] or numbers [n, d], got {got}")
-    return Rows(ArrayReader(images), np.arange(len(images))) if mapped else images
+    return LazyExamples.of_array(images) if mapped else images
 
 
 def _classes(path: str | os.PathLike[str], *labels: NDArray) -> tuple[tuple[str, ...], list[NDArray[np.int32]]]:
@@ -135,10 +135,6 @@ def _classes(path: str | os.PathLike[str], *labels: NDArray) -> tuple[tuple[str,
     return tuple(str(c) for c in range(int(together.max()) + 1)), [part.astype(np.int32) for part in labels]
 
 
-def _columns(arrays: dict[str, NDArray], prefix: str, layout: tuple[str, ...], rows: int) -> dict[str, NDArray]:
-    """The columns of one part: prefix taken off, and as long as the part is."""
-    named = {key[len(prefix) :]: key for key in arrays if key.startswith(prefix) and key not in layout}
-    for name, key in named.items():
-        if arrays[key].ndim == 0 or len(arrays[key]) != rows:
-            raise DataError(f"column {name!r} must have {rows} rows, got {key} of shape {arrays[key].shape}")
-    return {name: arrays[key] for name, key in named.items()}
+def _columns(arrays: dict[str, NDArray], prefix: str, layout: tuple[str, ...]) -> dict[str, NDArray]:
+    """The columns of one part, with the prefix taken off."""
+    return {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix) and key not in layout}
