@@ -200,6 +200,12 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert "# Discover" in metadata  # the README is the long description
 
 
+def test_the_files_that_the_guide_for_contributors_names_are_there():
+    named = re.findall(r"`((?:discover|docs|tests)/[\w./]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.slow
 def test_the_sdist_holds_what_is_needed_to_build(tmp_path):
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", *tracked_files("discover")):
