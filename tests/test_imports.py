@@ -1,6 +1,7 @@
 """The shape of the tree: imports point one way, folders and files stay small, and nothing is passed in secret."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "discover"
 LIBRARY = {"jax", "optax", "numpy"}
 LABORATORY = LIBRARY | {
-    "absl", "click", "filelock", "flax", "jaxlib", "jinja2", "joblib", "matplotlib", "orbax", "PIL", "rich", "scipy",
+    "absl", "click", "filelock", "flax", "jaxlib", "jinja2", "joblib", "markupsafe", "matplotlib", "orbax", "PIL", "rich", "scipy",
     "sklearn", "typer",
 }  # fmt: skip
 EXTRAS = {"grain", "optuna", "altair", "vl_convert", "tensorboardX"}
@@ -45,6 +46,7 @@ def in_library(path):
     return path.relative_to(PACKAGE).parts[0] not in ("lab", "__main__.py")
 
 
+@functools.cache
 def imported(path):
     """(name, line, whether at the top level of the module) for each import in a file, `if TYPE_CHECKING:` left out."""
     tree = ast.parse(path.read_text())
@@ -56,17 +58,17 @@ def imported(path):
         if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
         for node in ast.walk(test)
     }
+    found = []
     for node in ast.walk(tree):
         if node in for_types:
             continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno, node not in inside) for alias in node.names)
+            found += [(alias.name, node.lineno, node not in inside) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{place(path)}:{node.lineno}: a relative import hides which part is meant"
-            if node.module in ("discover", "discover.lab"):
-                yield from ((f"{node.module}.{alias.name}", node.lineno, node not in inside) for alias in node.names)
-            elif node.module:
-                yield node.module, node.lineno, node not in inside
+            named = [alias.name for alias in node.names] if node.module in ("discover", "discover.lab") else [""]
+            found += [(f"{node.module}.{name}".rstrip("."), node.lineno, node not in inside) for name in named]
+    return found
 
 
 def edges():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -143,12 +145,13 @@ def test_json_to_stdout_is_nothing_but_json(capsys):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
+    """A folder with a run, and what the command printed, in files beside it."""
     directory = tmp_path_factory.mktemp("cli") / "run"
-    arguments = command("train", "digits", "--optimizer", "discover", "--out", directory, *SMALL)
-    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    (directory / "stdout").write_text(done.stdout)
-    (directory / "stderr").write_text(done.stderr)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert call("train", "digits", "--optimizer", "discover", "--out", directory, *SMALL) == 0, err.getvalue()
+    (directory.parent / "stdout").write_text(out.getvalue())
+    (directory.parent / "stderr").write_text(err.getvalue())
     return directory
 
 
@@ -284,8 +287,6 @@ def test_a_share_is_told_only_where_something_was_won_back():
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_the_step_count_and_the_time_left_are_never_cut(width):
-    import io
-
     from rich.console import Console
     from rich.progress import Progress
 
@@ -307,8 +308,8 @@ def test_the_step_count_and_the_time_left_are_never_cut(width):
 
 
 def test_nothing_is_drawn_where_there_is_no_terminal(trained):
-    assert (trained / "stderr").read_text() == ""
-    out = (trained / "stdout").read_text()
+    assert (trained.parent / "stderr").read_text() == ""
+    out = (trained.parent / "stdout").read_text()
     assert "\x1b" not in out
     assert out.splitlines()[-1] == f"open {trained / 'report.html'} in a browser"
 
