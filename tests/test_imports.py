@@ -9,8 +9,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "discover"
 LIBRARY = {"jax", "optax", "numpy"}
 LABORATORY = LIBRARY | {
-    "absl", "click", "filelock", "flax", "jaxlib", "jinja2", "joblib", "markupsafe", "matplotlib", "orbax", "PIL", "rich", "scipy",
-    "sklearn", "typer",
+    "absl", "click", "filelock", "flax", "jaxlib", "jinja2", "joblib", "markupsafe", "matplotlib", "orbax", "PIL",
+    "rich", "scipy", "sklearn", "typer",
 }  # fmt: skip
 EXTRAS = {"grain", "optuna", "altair", "vl_convert", "tensorboardX"}
 ALLOWED = {

@@ -85,8 +85,7 @@ def readme_loop():
 
 LIBRARY_ALONE = """
 import importlib.util, sys
-import jax, jax.numpy as jnp, numpy as np, optax
-import discover
+import jax, jax.numpy as jnp, numpy as np
 from discover.registry import OPTIMIZERS
 from discover.sharding.optimizer import shard_by_parameter
 
@@ -117,6 +116,14 @@ def test_the_library_works_with_jax_optax_and_numpy_alone(empty, tmp_path):
     where, others = result.stdout.splitlines()
     assert where.startswith(str(empty))
     assert others == ""
+
+
+def test_importing_the_optimizers_takes_under_a_second_after_jax(empty, tmp_path):
+    code = (
+        "import time, jax, optax; start = time.process_time(); import discover; discover.discover; "
+        "print(time.process_time() - start)"
+    )
+    assert float(run(empty / "bin" / "python", "-c", code, cwd=tmp_path, check=True).stdout) < 1.0
 
 
 def test_the_command_without_its_extra_says_in_one_line_what_to_install(empty, tmp_path):
