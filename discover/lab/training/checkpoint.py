@@ -34,8 +34,8 @@ Lengths = tuple[tuple[int, int] | None, ...] | None
 class Checkpoints:
     """The checkpoints of one part of a run, in one directory.
 
-    A state in slices (`discover.sharding.slices`) is read on another number of devices, or whole, by cutting or adding the
-    zeros at the end of each slice.
+    A state in slices (`discover.sharding.slices`) is read on another number of devices, or whole, by cutting or adding
+    the zeros at the end of each slice.
 
     Args:
         directory: created when the first checkpoint is written.
