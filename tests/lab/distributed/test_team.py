@@ -9,13 +9,13 @@ import pytest
 from discover.lab.cli import main
 from discover.lab.data import Dataset, Split
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.run.build import clusters_per_device
+from discover.lab.experiments.run.programs import clusters_per_device
 from discover.lab.experiments.run.run import load_params, run
 from discover.lab.experiments.run.team import SharedDirectory, Team
 from discover.lab.training.checkpoint import as_wanted, to_read
-from discover.lab.training.devices import make_mesh
+from discover.lab.training.devices import Devices
 from discover.lab.training.errors import RunError, RunStopped
-from discover.lab.training.processes import connect
+from discover.lab.training.hosts.connection import connect
 from discover.lab.training.progress import Quiet
 
 CONFIG = Config().override(
@@ -145,9 +145,9 @@ def test_arrays_of_checkpoints_fit_any_number_of_devices(stored, wanted):
             lambda: run(CONFIG.override(["batches.groups=6"]), None, team=Team(4)),
             "multiple of the 4 devices, got 6.*=8",
         ),
-        (lambda: make_mesh(9), "from 1 to 8, got 9; .*device_count=9"),
-        (lambda: make_mesh(0), "from 1 to 8, got 0$"),
-        (lambda: make_mesh("many"), "`all` or a whole number, got 'many'"),
+        (lambda: Devices(9), "from 1 to 8, got 9; .*device_count=9"),
+        (lambda: Devices(0), "from 1 to 8, got 0$"),
+        (lambda: Devices("many"), "`all` or a whole number, got 'many'"),
         (lambda: run(CONFIG.override(["training.track_variance=4"]), None, team=Team(2)), "one device only"),
         (lambda: connect("localhost:1234", 2, None), "missing: --process-id"),
         (lambda: connect("localhost", 2, 0), "HOST:PORT, .*got 'localhost'"),
