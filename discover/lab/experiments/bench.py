@@ -31,7 +31,7 @@ from discover.lab.experiments.run.build import (
     optimizer_factory,
     traced_names,
 )
-from discover.lab.experiments.run.prepare import build_prepare
+from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.experiments.run.programs import build_programs
 from discover.lab.models import Network
 from discover.lab.training.feed import draw_batches

@@ -25,6 +25,7 @@ def run_example(*options):
     return {name: (float(mean), float(rate)) for name, mean, _, rate in LINE.findall(ended.stdout)}
 
 
+@pytest.mark.slow
 def test_two_workers_with_their_own_digits_learn_those_of_both():
     found = run_example("--workers", "2", "--steps", "50", "--rates", "0.1", "--seeds", "1")
     assert set(found) == {"momentum", "discover"}

@@ -22,7 +22,7 @@ from discover.lab.diagnostics.gradients import GradientRows, last_layer, project
 from discover.lab.diagnostics.variance import Estimate, estimate, gram_matrix
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import build_network_for
-from discover.lab.experiments.run.prepare import build_prepare
+from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.models import Network
 from discover.lab.training.programs import init_key, step_key
 from discover.lab.training.step import StepBatch, TrainState, make_step

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import CLUSTERED, Config
 from discover.lab.experiments.run.build import member_mode, model_key, optimizer_factory, program_key
-from discover.lab.experiments.run.prepare import build_prepare
+from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.models import Network
 from discover.lab.training.devices import Devices
 from discover.lab.training.evaluate import make_evaluate

@@ -15,7 +15,7 @@ from discover.lab.diagnostics.batches import composition_factor
 from discover.lab.diagnostics.tracking import between_cluster
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import build_clustering
-from discover.lab.experiments.run.prepare import build_prepare
+from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.models import Network
 from discover.lab.training.programs import Members
 from discover.lab.training.step import StepBatch, TrainState
