@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "examples" / "one_domain_per_worker.py"
 LINE = re.compile(r"^(momentum|discover) +([\d.]+) % ± ([\d.]+) .*held-out digits chose ([\d.]+)\)$", re.MULTILINE)
 

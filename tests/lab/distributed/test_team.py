@@ -88,7 +88,7 @@ def test_gradients_may_travel_averaged_by_cluster_and_in_half_precision(programs
 
 
 def test_a_run_moves_from_one_device_to_four_to_two_and_back(tmp_path, programs):
-    config = CONFIG.override(["optimizer.name=discover"])
+    config = CONFIG.override(["optimizer.name=discover", "training.steps=14"])
     unbroken = run(config, None, programs=programs)
     for step, devices in ((2, 1), (4, 4), (6, 2)):
         with pytest.raises(RunStopped):
