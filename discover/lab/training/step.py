@@ -8,11 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import optax
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 
 from discover import group_value_and_grad, take_step
-from discover.gpu import device as accelerator
+from discover.gpu import device
 from discover.lab.training.devices import AXIS, Devices
 from discover.sharding.optimizer import shard_by_parameter
 
@@ -140,10 +139,10 @@ def make_step(
         params, opt_state = take_step(
             optimizer, grads, state.opt_state, state.params, cluster_ids=ids, group_sizes=sizes
         )
+        if not merge_groups and not several:
+            params = device.row_major(params)
         share = sizes / jnp.maximum(jnp.sum(sizes), 1)
         metrics = StepMetrics(jnp.sum(share * losses), jnp.sum(share * accuracies))
-        if not merge_groups and not several and accelerator.runs_kernels():
-            params = jax.tree.map(_keep_row_major, params)
         return TrainState(params, opt_state), metrics
 
     return step
@@ -190,14 +189,6 @@ def spread_optimizer(
         )
 
     return make
-
-
-def _keep_row_major(param: jax.Array) -> jax.Array:
-    """Keeps XLA from carrying a parameter through the loop in the layout of a convolution.
-
-    The update's kernel reads and writes row-major parameters, or steps that are added to them; others need a copy.
-    """
-    return with_layout_constraint(param, Layout(major_to_minor=tuple(range(param.ndim))))
 
 
 def clip_each(grads: Any, largest: jax.Array) -> Any:
