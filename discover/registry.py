@@ -14,11 +14,13 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 
 class UnknownName(ValueError):
     """A name that is not in a table; the message names the nearest one and all others."""
+
+    exit_code = 2  # of a command that was given such a name
 
 
 def nearest(kind: str, name: object, choices: Iterable[str]) -> UnknownName:
@@ -128,7 +130,49 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Made:
+    """An entry that is made by a function, whose arguments are what can be set.
+
+    Attributes:
+      name: as it is typed.
+      factory: `module:function`.
+    """
+
+    given: ClassVar[tuple[str, ...]] = ()
+    """The arguments that come from elsewhere, and cannot be set."""
+
+    name: str
+    factory: str
+
+    @cached_property
+    def make(self) -> Callable[..., Any]:
+        """The factory itself, imported when it is first asked for."""
+        return load_object(type(self).__name__.lower(), self.factory)
+
+    @cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Everything that the factory takes by name."""
+        found = inspect.signature(self.make).parameters
+        return {name: one for name, one in found.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+
+    @cached_property
+    def arguments(self) -> Mapping[str, inspect.Parameter]:
+        """What can be set, by name."""
+        return {name: one for name, one in self.parameters.items() if name not in self.given}
+
+    @cached_property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """The arguments that are numbers, so that runs of one compiled program may differ in them."""
+        return tuple(name for name, one in self.arguments.items() if _is_number(one))
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The arguments without a default."""
+        return tuple(name for name, one in self.arguments.items() if one.default is inspect.Parameter.empty)
+
+
+@dataclass(frozen=True)
+class Optimizer(Made):
     """One optimizer of the table.
 
     Attributes:
@@ -141,34 +185,13 @@ class Optimizer:
       search: what is worth trying, by hyperparameter.
     """
 
-    name: str
-    factory: str
+    given = ("learning_rate", "clusters", "mask")
+
     label: str
     color: str
     clustered: bool = False
     baseline: str | None = None
     search: Mapping[str, Axis] = field(default_factory=dict)
-
-    @cached_property
-    def make(self) -> Callable[..., Any]:
-        """The factory itself, imported when it is first asked for."""
-        return load_object("optimizer", self.factory)
-
-    @cached_property
-    def arguments(self) -> Mapping[str, inspect.Parameter]:
-        """What the factory takes besides the learning rate and the clusters, by name."""
-        given = ("learning_rate", "clusters")
-        return {name: one for name, one in inspect.signature(self.make).parameters.items() if name not in given}
-
-    @cached_property
-    def hyperparameters(self) -> tuple[str, ...]:
-        """The arguments that are numbers, so that runs of one compiled program may differ in them."""
-        return tuple(name for name, one in self.arguments.items() if _is_number(one))
-
-    @cached_property
-    def required(self) -> tuple[str, ...]:
-        """The arguments without a default."""
-        return tuple(name for name, one in self.arguments.items() if one.default is inspect.Parameter.empty)
 
 
 def _is_number(argument: inspect.Parameter) -> bool:
@@ -230,3 +253,6 @@ OPTIMIZERS: Table[Optimizer] = Table(
     from_path=_own,
 )  # fmt: skip
 """Every optimizer of the library, in the order of tables and figures."""
+
+REFERENCE = next(iter(OPTIMIZERS))
+"""What the others are measured against, on the same batches and on shuffled ones: the first of the table."""
