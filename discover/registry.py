@@ -13,7 +13,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 
@@ -152,7 +152,9 @@ class Made:
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """Everything that the factory takes by name."""
-        found = inspect.signature(self.make).parameters
+        # A class is asked for its __init__: flax's metaclass hides the signature.
+        target = partial(self.make.__init__, None) if isinstance(self.make, type) else self.make
+        found = inspect.signature(target).parameters
         return {name: one for name, one in found.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
 
     @cached_property

@@ -100,7 +100,7 @@ def dense(in_features: int, out_features: int, *, dtype: Any = jnp.float32, rngs
     return nnx.Linear(in_features, out_features, dtype=dtype, rngs=rngs)
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+def drop(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Zeroes entries with probability ``rate`` and rescales the others; without a key it changes nothing."""
     if key is None or rate == 0.0:
         return x
@@ -111,3 +111,10 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 def fold(key: jax.Array | None, number: int) -> jax.Array | None:
     """The key of the ``number``-th part of a model, or None where there is no key."""
     return None if key is None else jax.random.fold_in(key, number)
+
+
+def channels_of(input_shape: tuple[int, ...]) -> int:
+    """The channels of images (H, W, C); raises a ValueError for examples that are not images."""
+    if len(input_shape) != 3:
+        raise ValueError(f"convolutions need images of shape (H, W, C), got shape {input_shape}")
+    return input_shape[-1]
