@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_origin
 
 
 class UnknownName(ValueError):
@@ -33,6 +33,18 @@ def nearest(kind: str, name: object, choices: Iterable[str]) -> UnknownName:
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return UnknownName(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
+
+
+def choose(kind: str, name: str, choices: Iterable[str]) -> str:
+    """``name``, if it is one of the choices; for words that have no table.
+
+    Raises:
+      UnknownName: it is none of them; the message names the nearest.
+    """
+    names = list(choices)
+    if name not in names:
+        raise nearest(kind, name, names)
+    return name
 
 
 def load_object(kind: str, path: str) -> Any:
@@ -163,9 +175,15 @@ class Made:
         return {name: one for name, one in self.parameters.items() if name not in self.given}
 
     @cached_property
+    def types(self) -> Mapping[str, Any]:
+        """What each argument takes, `float`, `bool`, `int`, `str` or a `Literal`; without those that take other things."""
+        found = {name: _type_of(one) for name, one in self.arguments.items()}
+        return {name: one for name, one in found.items() if one is not None}
+
+    @cached_property
     def hyperparameters(self) -> tuple[str, ...]:
         """The arguments that are numbers, so that runs of one compiled program may differ in them."""
-        return tuple(name for name, one in self.arguments.items() if _is_number(one))
+        return tuple(name for name, one in self.types.items() if one is float)
 
     @cached_property
     def required(self) -> tuple[str, ...]:
@@ -196,12 +214,16 @@ class Optimizer(Made):
     search: Mapping[str, Axis] = field(default_factory=dict)
 
 
-def _is_number(argument: inspect.Parameter) -> bool:
-    """Whether an argument takes a number, by its annotation, or else by its default."""
-    if argument.annotation is inspect.Parameter.empty:
-        return isinstance(argument.default, int | float) and not isinstance(argument.default, bool)
-    text = argument.annotation if isinstance(argument.annotation, str) else repr(argument.annotation)
-    return "float" in text or "Scalar" in text or "ArrayLike" in text
+def _type_of(argument: inspect.Parameter) -> Any:
+    """What an argument takes, by its annotation, or else by its default."""
+    annotation = argument.annotation
+    if annotation is inspect.Parameter.empty:
+        return type(argument.default) if isinstance(argument.default, float | bool | int | str) else None
+    if get_origin(annotation) is Literal:
+        return annotation
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "") + repr(annotation)
+    words = {"float": float, "Scalar": float, "ArrayLike": float, "bool": bool, "int": int, "str": str, "DType": str}
+    return next((kind for word, kind in words.items() if word in text), None)
 
 
 _RATES = Axis((0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "log")
@@ -215,11 +237,19 @@ _QHM = {**_MOMENTUM, "nu": _NUS}
 _PRINTED = {"learning_rate": _RATES, "alpha": _ALPHAS, "alpha_n": _ALPHAS}
 
 
+def own_label(path: str) -> str:
+    """What a user's optimizer is called in tables and figures, from its `module:function` name alone.
+
+    >>> own_label("mine:my_optimizer")
+    'My optimizer'
+    """
+    return path.partition(":")[2].replace("_", " ").capitalize()
+
+
 def _own(path: str) -> Optimizer:
     """A user's optimizer: it has clusters if its factory takes them."""
     clustered = "clusters" in inspect.signature(load_object("optimizer", path)).parameters
-    label = path.partition(":")[2].replace("_", " ").capitalize()
-    return Optimizer(path, path, label, "#222222", clustered, None, {"learning_rate": _RATES})
+    return Optimizer(path, path, own_label(path), "#222222", clustered, None, {"learning_rate": _RATES})
 
 
 OPTIMIZERS: Table[Optimizer] = Table(

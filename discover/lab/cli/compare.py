@@ -136,22 +136,17 @@ def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
 
 def remarks(record: dict[str, Any]) -> list[str]:
     """What the table says in words: who is ahead, and by how much of what clustering costs."""
-    from discover.lab.report.page import won_back
+    from discover.lab.report.page import headline_rows, won_back
     from discover.lab.report.style import series_name
-    from discover.lab.report.tables import best_on_validation
 
-    rows = {row["label"]: row for row in record["rows"] if (row["test_accuracy"] or {}).get("mean") is not None}
     lines = []
-    ours = [row for label, row in rows.items() if label.startswith("discover")]
-    momentum = rows.get("momentum")
-    best = best_on_validation(ours)
-    if best and momentum:
-        gap = 100 * (best["test_accuracy"]["mean"] - momentum["test_accuracy"]["mean"])
-        line = f"{series_name(best['label'])} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} Momentum"
-        share = won_back(best, momentum, rows.get("momentum-shuffled"))
-        lines.append(
-            line + (f", {100 * share:.0f}% of what clustered batches cost it." if share and share > 0 else ".")
-        )
+    best, plain, control = headline_rows(record["rows"])
+    if best and plain:
+        gap = 100 * (best["test_accuracy"]["mean"] - plain["test_accuracy"]["mean"])
+        line = f"{series_name(best['label'])} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} "
+        share = won_back(best, plain, control)
+        cost = f", {100 * share:.0f}% of what clustered batches cost it" if share and share > 0 else ""
+        lines.append(f"{line}{series_name(plain['label'])}{cost}.")
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]
     if edge:
         lines.append(f"[yellow]At the edge of the grid of learning rates:[/yellow] {', '.join(edge)}.")

@@ -118,3 +118,13 @@ def channels_of(input_shape: tuple[int, ...]) -> int:
     if len(input_shape) != 3:
         raise ValueError(f"convolutions need images of shape (H, W, C), got shape {input_shape}")
     return input_shape[-1]
+
+
+def check_sizes(depth: int, width: int, dropout: float, *, least_depth: int = 1) -> None:
+    """Raises a ValueError for a network of no width, of no depth, or that drops everything."""
+    if depth < least_depth:
+        raise ValueError(f"model.depth must be at least {least_depth}, got {depth}")
+    if width < 1:
+        raise ValueError(f"model.width must be at least 1, got {width}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"model.dropout must be in [0, 1), got {dropout}")

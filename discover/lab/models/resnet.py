@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, channels_of, dense, drop
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop
 
 BLOCKS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 GROUPS = 32
@@ -68,6 +68,7 @@ class ResNet(nnx.Module):
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes(depth, width, dropout)
         if depth not in BLOCKS:
             raise ValueError(f"depth of a ResNet must be one of {', '.join(map(str, BLOCKS))}, got {depth}")
         conv: dict[str, Any] = {

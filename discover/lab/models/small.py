@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, channels_of, dense, drop, fold
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop, fold
 
 
 class Logistic(nnx.Module):
@@ -46,6 +46,7 @@ class MLP(nnx.Module):
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        check_sizes(depth, width, dropout, least_depth=0)
         sizes = [math.prod(input_shape), *([width] * depth)]
         self.layers = nnx.List([dense(a, b, dtype=dtype, rngs=rngs) for a, b in pairwise(sizes)])
         self.head = dense(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
@@ -77,8 +78,7 @@ class CNN(nnx.Module):
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):
-        if depth < 1:
-            raise ValueError(f"depth of a CNN must be at least 1, got {depth}")
+        check_sizes(depth, width, dropout)
         conv: dict[str, Any] = {"dtype": dtype, "conv_general_dilated": conv_general_dilated, "rngs": rngs}
         sizes = [channels_of(input_shape), *(width * 2**layer for layer in range(depth))]
         self.convs = nnx.List([Conv(a, b, 3, stride=2 if n else 1, **conv) for n, (a, b) in enumerate(pairwise(sizes))])

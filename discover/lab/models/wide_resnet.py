@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, channels_of, dense, drop, fold
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop, fold
 
 FIRST_GROUPS = 16  # in the first norm of each block
 OTHER_GROUPS = 32
@@ -77,6 +77,7 @@ class WideResNet(nnx.Module):
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes(depth, width, dropout)
         blocks, left = divmod(depth - 2, 6)
         if blocks < 1 or left not in (0, 2):
             raise ValueError(f"depth of a WideResNet must be 6n+2 or 6n+4 (16, 22, 26, 28, ...), got {depth}")

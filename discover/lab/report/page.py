@@ -11,7 +11,7 @@ import html
 import io
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -20,10 +20,11 @@ from discover.lab.report import charts
 from discover.lab.report.figures import FIGURES, draw
 from discover.lab.report.load import Report, hardware
 from discover.lab.report.plotting import styled
-from discover.lab.report.style import Style, series_name, series_styles
+from discover.lab.report.style import Style, is_clustered, series_name, series_styles
 from discover.lab.report.tables import best_on_validation, comparison_table
 from discover.lab.report.template import PAGE, SCRIPT, STYLE
 from discover.lab.report.variance import draw_tracked_variance
+from discover.registry import REFERENCE
 
 MISSING_TEXT = "none"
 PAGE_HINT = "pip install 'discover-optim[page]'"
@@ -159,15 +160,12 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _headline(report: Report, styles: dict[str, Style]) -> str:
-    """Up to four cards: the best Discover variant on validation, momentum, the control, and how much was won back."""
-    rows = {row["label"]: row for row in report.rows if (row.get("test_accuracy") or {}).get("mean") is not None}
-    ours = [row for label, row in rows.items() if label.startswith("discover") and not row.get("control")]
-    momentum, control = rows.get("momentum"), rows.get("momentum-shuffled")
-    best = best_on_validation(ours)
-    if best is None or momentum is None:
+    """Up to four cards: the best optimizer with clusters, its baseline, the control, and how much was won back."""
+    best, plain, control = headline_rows(report.rows)
+    if best is None or plain is None:
         return ""
     cards = []
-    for row, note in ((best, "test accuracy"), (momentum, "on the same batches"), (control, "the control")):
+    for row, note in ((best, "test accuracy"), (plain, "on the same batches"), (control, "the control")):
         if row is None:
             continue
         spread = row["test_accuracy"]
@@ -177,24 +175,32 @@ def _headline(report: Report, styles: dict[str, Style]) -> str:
             f"{html.escape(series_name(row['label']))}</div>"
             f'<div class="v">{100 * spread["mean"]:.1f}{std}</div><div class="s">{note}</div></div>'
         )
-    won = won_back(best, momentum, control)
+    won = won_back(best, plain, control)
     if won is not None and won > 0:
         cards.append(
             '<div class="card"><div class="k">Won back</div>'
             f'<div class="v">{100 * won:.0f} <small>%</small></div>'
-            '<div class="s">of what clustered batches cost momentum</div></div>'
+            f'<div class="s">of what clustered batches cost {html.escape(series_name(plain["label"]))}</div></div>'
         )
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
-def won_back(ours: dict[str, Any], momentum: dict[str, Any], control: dict[str, Any] | None) -> float | None:
-    """The share of momentum's loss of accuracy on clustered batches that ``ours`` does not have.
+def headline_rows(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
+    """The best row with clusters on validation, the reference on the same batches, and the control; None: not there."""
+    ended = [row for row in rows if (row.get("test_accuracy") or {}).get("mean") is not None]
+    best = best_on_validation([row for row in ended if is_clustered(row) and not row.get("control")])
+    by_label = {row["label"]: row for row in ended}
+    return best, by_label.get(REFERENCE), by_label.get(f"{REFERENCE}-shuffled")
 
-    ``(ours − momentum) / (control − momentum)`` of the mean test accuracies; None: clustering cost nothing.
+
+def won_back(ours: dict[str, Any], plain: dict[str, Any], control: dict[str, Any] | None) -> float | None:
+    """The share of the plain optimizer's loss of accuracy on clustered batches that ``ours`` does not have.
+
+    ``(ours − plain) / (control − plain)`` of the mean test accuracies; None: clustering cost nothing.
     """
     if control is None:
         return None
-    means = [row["test_accuracy"]["mean"] for row in (ours, momentum, control)]
+    means = [row["test_accuracy"]["mean"] for row in (ours, plain, control)]
     if not all(isinstance(m, int | float) and math.isfinite(m) for m in means) or means[2] - means[1] < 0.005:
         return None
     return (means[0] - means[1]) / (means[2] - means[1])

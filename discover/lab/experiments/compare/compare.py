@@ -37,6 +37,7 @@ from discover.lab.records import (
     write_json,
 )
 from discover.lab.training.signals import StopRequest
+from discover.registry import REFERENCE
 
 if TYPE_CHECKING:
     from discover.lab.training.progress import Progress
@@ -242,7 +243,7 @@ def add_speeds(rows: list[dict[str, Any]], rounds: Sequence[Mapping[str, float |
     taken = rounds or [{row["label"]: row["steps_per_second"] for row in rows}]
     for row in rows:
         rates = [rate for found in taken if (rate := found.get(row["label"]))]
-        pairs = [(found.get(row["label"]), found.get("momentum")) for found in taken]
+        pairs = [(found.get(row["label"]), found.get(REFERENCE)) for found in taken]
         ratios = [mine / theirs for mine, theirs in pairs if mine and theirs]
         row["steps_per_second"] = statistics.median(rates) if rates else None
         row["relative_speed"] = statistics.median(ratios) if ratios else None
@@ -274,6 +275,7 @@ def _train_entry(
     return {
         "label": entry.label,
         "optimizer": entry.config.optimizer.name,
+        "clustered": entry.config.optimizer.entry.clustered,
         "batches": "shuffled" if entry.control else purity(entry.config),
         "control": entry.control,
         "learning_rate": rate,
