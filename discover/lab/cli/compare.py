@@ -8,12 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from discover.lab.cli.options import (
+    ConfigOption,
     DataOption,
     JsonOption,
+    PresetArgument,
     SeedsOption,
     SetOption,
     TrackVarianceOption,
     check_writable,
+    chosen_preset,
+    run_folder,
     split_list,
     split_numbers,
     with_seeds,
@@ -26,7 +30,8 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="See `discover presets`.")] = "digits",
+    preset: PresetArgument = None,
+    config_file: ConfigOption = None,
     optimizers: Annotated[
         str | None, typer.Option(metavar="A,B", help="Which optimizers; default: the preset's.")
     ] = None,
@@ -53,18 +58,18 @@ def compare(
     Run the same command again to continue a comparison that was stopped.
     """
     from discover.lab.experiments.compare.compare import make_plan
-    from discover.lab.experiments.presets.presets import get_preset
 
     check_writable(json_file)
+    chosen = chosen_preset(preset, config_file, default="digits")
     plan = make_plan(
-        get_preset(preset),
+        chosen,
         optimizers=split_list(optimizers),
         learning_rates=split_numbers("--learning-rates", learning_rates),
         target_accuracy=target,
         control=control,
         overrides=with_seeds(settings, seeds, data, track_variance),
     )
-    directory = out or Path("runs") / f"compare-{preset}"
+    directory = out or run_folder("compare", chosen.name)
     record = _train(plan, directory, overwrite)
     _show(record, directory, quiet=json_file == "-")
     write_result(json_file, record)

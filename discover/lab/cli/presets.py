@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from discover.lab.cli.options import JsonOption, check_writable, write_result
+
+if TYPE_CHECKING:
+    from discover.lab.experiments.presets.preset import Preset
 
 
 def register(app: typer.Typer) -> None:
@@ -18,15 +22,13 @@ def presets(
     json_file: JsonOption = None,
 ) -> None:
     """List the presets, or show one: its configuration, hyperparameters and expected results."""
-    from discover.lab.experiments.presets.presets import get_preset
-    from discover.lab.experiments.presets.presets import presets as everything
+    from discover.lab.experiments.presets.presets import PRESETS, get_preset
 
     check_writable(json_file)
     if name is None:
-        found = everything()
         if json_file != "-":
-            _list(found)
-        write_result(json_file, {key: preset.summary for key, preset in found.items()})
+            _list(PRESETS)
+        write_result(json_file, {key: preset.summary for key, preset in PRESETS.items()})
         return
     preset = get_preset(name)
     values = describe(preset)
@@ -35,7 +37,7 @@ def presets(
     write_result(json_file, values)
 
 
-def describe(preset: Any) -> dict[str, Any]:
+def describe(preset: Preset) -> dict[str, Any]:
     """Everything a preset says, as JSON would have it."""
     return {
         "name": preset.name,
@@ -52,7 +54,7 @@ def describe(preset: Any) -> dict[str, Any]:
     }
 
 
-def _list(found: Any) -> None:
+def _list(found: Mapping[str, Preset]) -> None:
     from rich.table import Table
 
     from discover.lab.cli.console import stdout
@@ -67,8 +69,9 @@ def _list(found: Any) -> None:
     console.print("\n[dim]discover presets NAME shows one in full; discover compare NAME runs it.[/dim]")
 
 
-def _show(preset: Any, values: dict[str, Any]) -> None:
+def _show(preset: Preset, values: dict[str, Any]) -> None:
     from discover.lab.cli.console import stdout
+    from discover.lab.experiments.config.keys import argument_keys
 
     console = stdout()
     console.print(f"[bold cyan]{preset.name}[/bold cyan]  {preset.summary}")
@@ -77,7 +80,9 @@ def _show(preset: Any, values: dict[str, Any]) -> None:
     for optimizer, found in values["optimizers"].items():
         reported = values["reported"].get(optimizer)
         note = "" if reported is None else f"  [green](reported: {reported:g} %)[/green]"
-        text = "  ".join(f"{key}={value:.5g}" for key, value in found.items())
+        text = "  ".join(
+            f"{key}={value:.5g}" if type(value) is float else f"{key}={value}" for key, value in found.items()
+        )
         console.print(f"  [bold]{optimizer:<{width}}[/bold]  {text}{note}", soft_wrap=True)
     console.print()
     console.print("[dim]keys for --set:[/dim]")
@@ -88,5 +93,8 @@ def _show(preset: Any, values: dict[str, Any]) -> None:
             continue
         text = ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value).lower()
         console.print(f"  {key}={text}", markup=False)
+    for key in argument_keys(preset.config):
+        if key not in differing and key not in preset.config.flat():
+            console.print(f"  {key}  [dim](where there is one; its own default)[/dim]")
     rates = ", ".join(f"{rate:g}" for rate in preset.learning_rates)
     console.print(f"\n[dim]compare:[/dim] learning rates {rates}; target accuracy {preset.target_accuracy:g}")

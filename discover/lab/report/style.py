@@ -1,8 +1,8 @@
 """How each optimizer is called and drawn: the same everywhere, safe for colour-blind readers and in grey.
 
 Names and hues come from the table of optimizers. One with clusters has a solid line and filled markers, a plain one a
-dashed line and open markers, and both share a marker where one is the other's baseline; a control is dotted. So no curve
-is told apart by hue alone.
+dashed line and open markers, and both share a marker where one is the other's baseline; a control is dotted. So no
+curve is told apart by hue alone.
 """
 
 from __future__ import annotations

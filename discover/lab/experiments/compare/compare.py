@@ -117,7 +117,7 @@ def _compare(
         record["rows"].append(_train_entry(plan, entry, directory, watcher, command, shared))
         record["facts"]["data"] = shared.dataset(entry.config).name  # which of its forms a source found
         if record["environment"].get("backend") is None:
-            record["environment"] = read_json(directory / "grids" / entry.label / "environment.json")
+            record["environment"] = read_json(directory / "grids" / entry.folder / "environment.json")
         _write(directory, record)
         limit.check()
     if message is not None:
@@ -259,7 +259,7 @@ def _train_entry(
 ) -> dict[str, Any]:
     from discover.lab.experiments.run.run import run
 
-    grid_dir, run_dir = directory / "grids" / entry.label, directory / "runs" / entry.label
+    grid_dir, run_dir = directory / "grids" / entry.folder, directory / "runs" / entry.folder
     options: dict[str, Any] = {"resume": True, "progress": progress, "command": command, "programs": shared.programs}
     run(entry.config, grid_dir, members=_members(plan), dataset=shared.dataset(entry.config), **options)
     summary = read_summary(grid_dir) or {}
@@ -288,7 +288,7 @@ def _train_entry(
         "steps_per_second": summary.get("steps_per_second"),
         "train_seconds": summary.get("train_seconds"),
         "compile_seconds": summary.get("compile_seconds"),
-        "run": f"runs/{entry.label}",
+        "run": f"runs/{entry.folder}",
     }
 
 

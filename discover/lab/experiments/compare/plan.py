@@ -26,6 +26,11 @@ class Entry:
     def control(self) -> bool:
         return self.label == CONTROL
 
+    @property
+    def folder(self) -> str:
+        """The label as a folder's name on every system, also for `module:function`."""
+        return self.label.replace(":", ".")
+
 
 @dataclass(frozen=True)
 class Plan:

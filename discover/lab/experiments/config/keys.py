@@ -61,14 +61,28 @@ def type_of(config: Config, key: str) -> Any:
     if key in fixed:
         return fixed[key]
     section, _, name = key.partition(".")
-    chosen = entry_of(config, section)
-    if chosen is None:
-        raise unknown_key(key, fixed)
-    entries = [chosen, *(table_of(section) or {}).values()]
-    for entry in entries:
+    for entry in _entries(config, section):
         if name in entry.types:
             return entry.types[name] | None
-    raise unknown_key(key, [*fixed, *(f"{section}.{name}" for entry in entries for name in entry.types)])
+    raise unknown_key(key, [*fixed, *(argument_keys(config) if table_of(section) else ())])
+
+
+def argument_keys(config: Config) -> list[str]:
+    """The keys that its model, its optimizer or another one of the table has besides."""
+    return list(
+        dict.fromkeys(
+            f"{section}.{name}"
+            for section in ("model", "optimizer")
+            for entry in _entries(config, section)
+            for name in entry.types
+        )
+    )
+
+
+def _entries(config: Config, section: str) -> list[Made]:
+    """The chosen entry first, then the others of its table."""
+    table = table_of(section)
+    return [] if table is None else [table.find(getattr(config, section).name), *table.values()]
 
 
 def unknown_key(key: str, known: Iterable[str]) -> ConfigError:

@@ -110,7 +110,7 @@ def _make(stem: str, tree: Mapping[str, Any]) -> Preset:
 
 
 def _hyperparameters(base: Preset, name: str, shared: Hyperparameters, named: Hyperparameters) -> Hyperparameters:
-    """The base's values of an optimizer, then what the file says for all that have it, then what it says for this one."""
+    """The base's values of an optimizer; then what the file says for all that have it, and for this one."""
     has = ("learning_rate", *OPTIMIZERS.find(name).types)
     return {**base.hyperparameters(name), **{key: value for key, value in shared.items() if key in has}, **named}
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import discover as optim
 from discover.lab.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
@@ -28,7 +29,7 @@ from discover.lab.training.evaluate import make_evaluate
 from discover.lab.training.program import Members, ModelPrograms, Programs
 from discover.lab.training.schedule import schedule
 from discover.lab.training.step import Hyper, StepBatch, make_step
-from discover.registry import load_object
+from discover.registry import OPTIMIZERS, load_object
 
 SMALL_MODEL = 3_000_000
 """Parameters up to which all members train at once unless the configuration says otherwise."""
@@ -224,9 +225,23 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper
 
     def make(hyper: Hyper) -> Any:
         rate = schedule(name, hyper["learning_rate"], hyper["warmup_steps"], hyper["total_steps"])
-        return entry.make(rate, **{key: hyper[key] for key in entry.hyperparameters if key in hyper}, **options)
+        tx = entry.make(rate, **{key: hyper[key] for key in entry.hyperparameters if key in hyper}, **options)
+        return tx if entry.clustered or entry.name in OPTIMIZERS else _fed_the_mean(tx)
 
     return make
+
+
+def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """A user's plain optimizer, which may be any of optax's: fed the mean over the groups unless it takes that itself."""
+    tx = optax.with_extra_args_support(tx)
+    param, grad = jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct((1, 2), jnp.float32)
+    ids = jax.ShapeDtypeStruct((1,), jnp.int32)
+
+    def update(param: jax.Array, grad: jax.Array, ids: jax.Array) -> jax.Array:
+        return tx.update(grad, tx.init(param), param, cluster_ids=ids, group_sizes=ids)[0]
+
+    takes_groups = jax.eval_shape(update, param, grad, ids).shape == param.shape
+    return tx if takes_groups else optax.chain(optim.mean_over_groups(), tx)
 
 
 def build_model_programs(
