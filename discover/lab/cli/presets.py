@@ -86,15 +86,16 @@ def _show(preset: Preset, values: dict[str, Any]) -> None:
         console.print(f"  [bold]{optimizer:<{width}}[/bold]  {text}{note}", soft_wrap=True)
     console.print()
     console.print("[dim]keys for --set:[/dim]")
-    differing = {f"optimizer.{key}" for found in values["optimizers"].values() for key in found}
-    for key, value in {**values["config"], **values["optimizer"]}.items():
-        if key == "optimizer.name" or key in differing:
+    differing = {"optimizer.name", *(f"optimizer.{key}" for found in values["optimizers"].values() for key in found)}
+    flat = preset.config.flat()
+    for key in dict.fromkeys((*flat, *argument_keys(preset.config))):
+        if key in differing:
             console.print(f"  {key}  [dim](by optimizer, above)[/dim]")
-            continue
-        text = ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value).lower()
-        console.print(f"  {key}={text}", markup=False)
-    for key in argument_keys(preset.config):
-        if key not in differing and key not in preset.config.flat():
-            console.print(f"  {key}  [dim](where there is one; its own default)[/dim]")
+        elif key not in flat:
+            console.print(f"  {key}  [dim](at its own default, where there is one)[/dim]")
+        else:
+            value = flat[key]
+            text = ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value).lower()
+            console.print(f"  {key}={text}", markup=False)
     rates = ", ".join(f"{rate:g}" for rate in preset.learning_rates)
     console.print(f"\n[dim]compare:[/dim] learning rates {rates}; target accuracy {preset.target_accuracy:g}")

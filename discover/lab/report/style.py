@@ -42,7 +42,8 @@ _DASHES = (_SOLID, (6.0, 2.0, 1.2, 2.0), _DASHED, _DOTTED)
 _MARKERS = ("o", "D", "s", "^", "X", "v", "P", "h", "<", ">", "p", "d", "8", "H", "*")
 _HATCHES = ("//", "--", "\\\\", "xx", "||", "", "..", "++", "|-", "oo", "OO", "**")
 _INK = "#222222"
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#A6478A", "#E69F00", "#56B4E9", "#767676", "#3B3B8F", "#6A51C8", "#8A3D00")
+_COLORS = ("#332288", "#CC6677", "#117733", "#B8A036", "#44AA99", "#AA4499", "#999933", "#882255", "#4477AA", "#7F6000")
+"""For labels that are not in the table; Tol's, and none of the table's."""
 
 
 def optimizer_of(label: str) -> Optimizer | None:
