@@ -88,7 +88,9 @@ def _show(preset: Preset, values: dict[str, Any]) -> None:
     console.print("[dim]keys for --set:[/dim]")
     differing = {"optimizer.name", *(f"optimizer.{key}" for found in values["optimizers"].values() for key in found)}
     flat = preset.config.flat()
-    for key in dict.fromkeys((*flat, *argument_keys(preset.config))):
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in flat))
+    keys = dict.fromkeys((*flat, *argument_keys(preset.config)))
+    for key in sorted(keys, key=lambda key: sections.index(key.partition(".")[0])):
         if key in differing:
             console.print(f"  {key}  [dim](by optimizer, above)[/dim]")
         elif key not in flat:
