@@ -232,7 +232,7 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper
 
 
 def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """A user's plain optimizer, which may be any of optax's: fed the mean over the groups unless it takes that itself."""
+    """A user's plain optimizer, maybe one of optax's: fed the mean over the groups unless it takes that itself."""
     tx = optax.with_extra_args_support(tx)
     param, grad = jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct((1, 2), jnp.float32)
     ids = jax.ShapeDtypeStruct((1,), jnp.int32)
