@@ -11,10 +11,11 @@ Instead of a name of the table, `module:function` stands for a user's own.
 import difflib
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_origin
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
 
 class UnknownName(ValueError):
@@ -140,6 +141,10 @@ class Axis:
     def high(self) -> float:
         return max(self.values)
 
+    @property
+    def middle(self) -> float:
+        return sorted(self.values)[len(self.values) // 2]
+
 
 @dataclass(frozen=True)
 class Made:
@@ -176,7 +181,7 @@ class Made:
 
     @cached_property
     def types(self) -> Mapping[str, Any]:
-        """What each argument takes, `float`, `bool`, `int`, `str` or a `Literal`; without those that take other things."""
+        """What each argument takes: `float`, `bool`, `int`, `str` or a `Literal`; others are left out."""
         found = {name: _type_of(one) for name, one in self.arguments.items()}
         return {name: one for name, one in found.items() if one is not None}
 
@@ -214,6 +219,15 @@ class Optimizer(Made):
     search: Mapping[str, Axis] = field(default_factory=dict)
 
 
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("float", "Scalar", "ScalarOrSchedule", "ArrayLike"), float),
+    "bool": bool,
+    "int": int,
+    **dict.fromkeys(("str", "DTypeLike"), str),
+}
+"""What the words of an annotation stand for; of several, the first here."""
+
+
 def _type_of(argument: inspect.Parameter) -> Any:
     """What an argument takes, by its annotation, or else by its default."""
     annotation = argument.annotation
@@ -221,19 +235,23 @@ def _type_of(argument: inspect.Parameter) -> Any:
         return type(argument.default) if isinstance(argument.default, float | bool | int | str) else None
     if get_origin(annotation) is Literal:
         return annotation
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "") + repr(annotation)
-    words = {"float": float, "Scalar": float, "ArrayLike": float, "bool": bool, "int": int, "str": str, "DType": str}
-    return next((kind for word, kind in words.items() if word in text), None)
+    if isinstance(annotation, str):
+        words = re.split(r"\W+", annotation)
+    else:
+        words = [getattr(one, "__name__", "") for one in get_args(annotation) or (annotation,)]
+    return next((kind for word, kind in _KINDS.items() if word in words), None)
 
 
 _RATES = Axis((0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "log")
 _ADAM_RATES = Axis((0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), "log")
+_MUON_RATES = Axis((0.0003, 0.001, 0.003, 0.01, 0.03), "log")
 _BETAS = Axis((0.8, 0.9, 0.95, 0.98), "tail")
 _NUS = Axis((0.0, 0.5, 0.8, 0.95, 1.0))
 _TAILS = Axis((2.0, 18.0, 90.0), "log")
 _ALPHAS = Axis((0.001, 0.01, 0.03, 0.1, 0.3, 1.0), "log")
 _MOMENTUM = {"learning_rate": _RATES, "beta": _BETAS}
 _QHM = {**_MOMENTUM, "nu": _NUS}
+_MUON = {"learning_rate": _MUON_RATES, "beta": _BETAS, "nu": _NUS}
 _PRINTED = {"learning_rate": _RATES, "alpha": _ALPHAS, "alpha_n": _ALPHAS}
 
 
@@ -260,6 +278,7 @@ OPTIMIZERS: Table[Optimizer] = Table(
         Optimizer("qhm", "discover:qhm", "QHM", "#56B4E9", search=_QHM),
         Optimizer("igt", "discover:igt_momentum", "IGT", "#009E73", search={**_MOMENTUM, "tail_fraction": _TAILS}),
         Optimizer("adam", "discover:adam", "Adam", "#3B3B8F", search={"learning_rate": _ADAM_RATES, "beta1": _BETAS}),
+        Optimizer("muon", "discover:muon", "Muon", "#117A65", search=_MUON),
         Optimizer("discover", "discover:discover", "Discover", "#D55E00", True, "momentum", _QHM),
         Optimizer("discover_qhm", "discover:discover_qhm", "Discover-QHM", "#A6478A", True, "qhm", _QHM),
         Optimizer(
@@ -270,6 +289,7 @@ OPTIMIZERS: Table[Optimizer] = Table(
             "discover_adam", "discover:discover_adam", "Discover-Adam", "#6A51C8", True, "adam",
             {"learning_rate": _ADAM_RATES, "beta": _BETAS, "nu": _NUS},
         ),
+        Optimizer("discover_muon", "discover:discover_muon", "Discover-Muon", "#C0143C", True, "muon", _MUON),
         Optimizer(
             "paper_discover", "discover:paper_discover", "Discover (printed)", "#8A3D00", True, "momentum", _PRINTED
         ),

@@ -47,7 +47,6 @@ BAD = {
     "file of another kind": (["bench", "--config", "no.yaml"], "a .toml or .json file, got no.yaml"),
     "unknown optimizer": (["train", "digits", "--optimizer", "discoverr"], "did you mean 'discover'"),
     "unknown optimizers": (["compare", "--optimizers", "momentum,adamm"], "did you mean 'adam'"),
-    "optimizer that the preset lacks": (["train", "imagenet-augment", "--optimizer", "sgd"], "has no 'sgd'"),
     "unknown key": (["train", "digits", "--set", "training.step=5"], "did you mean 'training.steps'"),
     "unknown key in a comparison": (["compare", "--set", "lr=5"], "did you mean 'optimizer.learning_rate'"),
     "no value": (["train", "digits", "--set", "training.steps"], "expected key=value"),

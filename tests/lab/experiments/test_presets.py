@@ -13,10 +13,9 @@ import optax
 import pytest
 
 from discover import Clusters, discover, map_to_family, paper_discover, paper_discover_qhm
-from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.paper import CIFAR_RATES, IMAGENET_RATES, PaperPair
 from discover.lab.experiments.presets.presets import PRESETS, get_preset
-from discover.registry import UnknownName
+from discover.registry import OPTIMIZERS, UnknownName
 
 # The paper's appendix, "The exact hyperparameters selected …", as printed. μ of each setting; γ is QHM's ν.
 CLEAN, LOW, HIGH = "classes", "classes-noise02", "classes-noise08"
@@ -213,8 +212,13 @@ def test_an_unknown_preset_or_optimizer_names_the_nearest():
         get_preset("digit")
     with pytest.raises(UnknownName, match="did you mean 'momentum'"):
         get_preset("digits").config_for("momentun")
-    with pytest.raises(ConfigError, match="preset 'imagenet-augment' has no 'sgd'"):
-        get_preset("imagenet-augment").config_for("sgd")
+
+
+def test_every_optimizer_of_the_table_can_be_trained_in_every_preset():
+    for preset in PRESETS.values():
+        for name in OPTIMIZERS:
+            assert preset.config_for(name).check().optimizer.name == name
+    assert get_preset("digits").hyperparameters("paper_discover") == {"learning_rate": 0.1, "alpha": 0.1}
 
 
 def test_listing_presets_does_not_load_jax():

@@ -35,8 +35,8 @@ __all__ = [
     "TrainingConfig",
 ]
 
-_SAME_AS_UNSET = {"weight_decay": 0.0, "l2": 0.0, "rate": "proportional", "estimate_probs": False}
-"""What older versions wrote for every optimizer, whether it has such an argument or not."""
+_SAME_AS_UNSET = {"weight_decay": 0.0, "l2": 0.0, "damping": 0.0, "rate": "proportional", "estimate_probs": False}
+"""What is off; older versions wrote most of them for every optimizer, whether it has such an argument or not."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from discover.lab.experiments.config.config import Config, ConfigError
+from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.config.sections import Argument
 from discover.registry import OPTIMIZERS, Axis
 
@@ -23,8 +23,7 @@ class Preset:
         name: as typed on the command line.
         summary: one line that says what it is.
         config: everything but the optimizer's name. Arguments in its optimizer section hold for those that have them.
-        optimizers: each optimizer's hyperparameters, `learning_rate` among them; or a function that computes them. With
-            none at all, every optimizer is at its own defaults; one of the user's own is where it is not named.
+        optimizers: each optimizer's hyperparameters, `learning_rate` among them; or a function that computes them.
         compare: the optimizers that `discover compare` trains unless told otherwise.
         learning_rates: the grid from which every optimizer's learning rate is chosen.
         target_accuracy: the accuracy for "steps to reach".
@@ -49,16 +48,18 @@ class Preset:
     def hyperparameters(self, optimizer: str) -> dict[str, Argument]:
         """The optimizer's hyperparameters in this setting.
 
+        One that the preset does not name is at its own defaults, and what has none in the middle of what the table
+        says is worth trying.
+
         Raises:
-            ConfigError: the preset has no such optimizer, or the paper's values lie outside our family.
+            UnknownName: there is no such optimizer.
         """
-        OPTIMIZERS.find(optimizer)
-        if optimizer in self.optimizers:
-            values = self.optimizers[optimizer]
-            return dict(values() if callable(values) else values)
-        if self.optimizers and optimizer in OPTIMIZERS:
-            raise ConfigError(f"preset {self.name!r} has no {optimizer!r}: choose from {', '.join(self.optimizers)}")
-        return {}
+        entry = OPTIMIZERS.find(optimizer)
+        if optimizer not in self.optimizers:
+            needed = [name for name in ("learning_rate", *entry.required) if name in entry.search]
+            return {name: entry.search[name].middle for name in needed}
+        values = self.optimizers[optimizer]
+        return dict(values() if callable(values) else values)
 
     def config_for(self, optimizer: str) -> Config:
         """The whole configuration for training with ``optimizer``."""
