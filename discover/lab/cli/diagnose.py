@@ -94,7 +94,7 @@ def diagnose(
 
 def configuration(what: str) -> tuple[Any, str]:
     """The configuration that a preset's name, a source's name or a path stands for, and a name for its folder."""
-    from discover.lab.data.sources.table import SOURCES
+    from discover.lab.data import SOURCES
     from discover.lab.experiments.config.config import Config
     from discover.lab.experiments.presets.presets import PRESETS, get_preset
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from discover.lab.data.batches.composition import BalancedSchedule, GivenSchedule, RandomSchedule, check_given
-from discover.lab.data.batches.passes import MemberPasses, ObservedPasses
+from discover.lab.data.batches.cluster_order import BalancedOrder, GivenOrder, RandomOrder, check_given
+from discover.lab.data.batches.example_order import MemberPasses, ObservedPasses
 from discover.lab.data.clustering import Clustering
 from discover.lab.data.errors import DataError, check_at_least, check_choice
 from discover.lab.data.noise import LabelNoise
@@ -42,7 +42,7 @@ class BatchPlan:
         group_size: b, the number of examples in a group.
         composition: which clusters a batch is made of:
             "random": each group draws its cluster by p_n, independently, as in the paper;
-            "balanced": each cluster as near to its share p_n as can be at every step (`BalancedSchedule.BOUND`);
+            "balanced": each cluster as near to its share p_n as can be at every step (`BalancedOrder.BOUND`);
             "shuffled": ordinary batches, every example once an epoch whatever its cluster, for control. The plan then
             has one cluster, so that Discover on it is (quasi-hyperbolic) momentum, exactly;
             "given": group k has cluster given[k] always, for one cluster per device or worker.
@@ -110,13 +110,13 @@ class BatchPlan:
     def _prepare(self) -> None:
         """Set up what is only remembered, never needed: a copy of the plan starts without it."""
         if self.given is not None:
-            self._schedule = GivenSchedule(self.given)
+            self._order = GivenOrder(self.given)
         elif self.composition == "shuffled":
-            self._schedule = GivenSchedule(np.zeros(self.groups, dtype=np.int64))
+            self._order = GivenOrder(np.zeros(self.groups, dtype=np.int64))
         elif self.composition == "balanced":
-            self._schedule = BalancedSchedule(self.clustering.probs, self.seed)
+            self._order = BalancedOrder(self.clustering.probs, self.seed)
         else:
-            self._schedule = RandomSchedule(self.clustering.probs, self.seed)
+            self._order = RandomOrder(self.clustering.probs, self.seed)
         if self.clustering.noise is not None:
             self._passes = ObservedPasses(self.labels, self.clustering.noise, self.seed)
         else:
@@ -190,7 +190,7 @@ class BatchPlan:
         start, count = check_at_least("start", start, 0), check_at_least("count", count, 1)
         mine = self._own_groups()
         with self._lock:
-            ids, visits = self._schedule.slots(start * self.groups, (start + count) * self.groups)
+            ids, visits = self._order.slots(start * self.groups, (start + count) * self.groups)
             ids = ids.reshape(count, self.groups)[:, mine]
             visits = visits.reshape(count, self.groups)[:, mine]
             indices, sights = self._examples(ids.reshape(-1), visits.reshape(-1))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from discover.lab.experiments.config.values import ConfigError, at_least, in_range
-from discover.registry import Made, choose
+from discover.registry import Made
 
 if TYPE_CHECKING:
     from discover.lab.experiments.config.config import Config
@@ -88,13 +88,11 @@ def _check_arguments(section: str, entry: Made, arguments: Mapping[str, Argument
 
 
 def _check_names(config: Config) -> None:
-    from discover.lab.data.cluster_choice import KINDS
-    from discover.lab.data.sources.table import SOURCES
+    from discover.lab.data import CLUSTERINGS, SOURCES
+    from discover.lab.data.entries import find
 
-    by, source = config.clusters.by, config.data.source
-    for kind, name, choices in (("clustering", by, (*KINDS, "workers")), ("data source", source, tuple(SOURCES))):
-        if ":" not in name:
-            choose(kind, name, choices)
+    find(SOURCES, config.data.source)
+    find(CLUSTERINGS, config.clusters.by)
 
 
 def _check_data(data: DataConfig) -> None:
@@ -125,18 +123,20 @@ def _check_batches(batches: BatchConfig) -> None:
 
 
 def _check_clusters(config: Config) -> None:
+    from discover.lab.data import CLUSTERINGS
+
     data, clusters = config.data, config.clusters
     at_least("clusters.number", clusters.number, 1)
-    for kind in ("column", "path"):
-        by = "file" if kind == "path" else kind
-        if clusters.by == by and getattr(clusters, kind) is None:
-            raise ConfigError(f"clusters.by={by} needs clusters.{kind}")
+    kind = CLUSTERINGS.find(clusters.by)
+    for name in kind.needs:
+        if getattr(clusters, name, name) is None:
+            raise ConfigError(f"clusters.by={clusters.by} needs clusters.{name}")
     if clusters.by == "workers" and data.shared:
         raise ConfigError("clusters.by=workers goes with data.shared=false: each worker's data is its cluster")
-    if clusters.by == "augmentations" and data.mix != "none":
-        raise ConfigError(f"clusters.by=augmentations decides the mixing itself, got data.mix={data.mix}")
-    if clusters.by == "augmentations" and config.batches.composition == "shuffled":
-        raise ConfigError("clusters.by=augmentations has no shuffled batches; use batches.composition=random")
+    if kind.augments and data.mix != "none":
+        raise ConfigError(f"clusters.by={clusters.by} decides the mixing itself, got data.mix={data.mix}")
+    if kind.augments and config.batches.composition == "shuffled":
+        raise ConfigError(f"clusters.by={clusters.by} has no shuffled batches; use batches.composition=random")
 
 
 def _check_training(training: TrainingConfig) -> None:

@@ -63,7 +63,7 @@ class Measurement:
 
     Args:
       config: the model, the batches and the label noise.
-      dataset: its training images may be `discover.lab.data.images.rows.Rows`.
+      dataset: its training images may be `discover.lab.data.LazyExamples`.
       options: how much is measured.
     """
 

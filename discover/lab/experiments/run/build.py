@@ -29,7 +29,7 @@ from discover.lab.training.evaluate import make_evaluate
 from discover.lab.training.program import Members, ModelPrograms, Programs
 from discover.lab.training.schedule import schedule
 from discover.lab.training.step import Hyper, StepBatch, make_step
-from discover.registry import OPTIMIZERS, load_object
+from discover.registry import OPTIMIZERS
 
 SMALL_MODEL = 3_000_000
 """Parameters up to which all members train at once unless the configuration says otherwise."""
@@ -85,10 +85,6 @@ def build_plan(config: Config, dataset: Dataset, seed: int, cluster_names: Seque
 def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None = None) -> Clustering:
     """The clusters of the training split."""
     clusters = config.clusters
-    if ":" in clusters.by:
-        return _own_clustering(clusters.by, dataset)
-    if clusters.by == "workers":
-        return replace(Clustering.single(len(dataset.train)), names=(f"worker {jax.process_index()}",))
     return cluster(
         dataset,
         clusters.by,
@@ -99,20 +95,6 @@ def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None 
         noise=noise,
         labels=clusters.labels,
     )
-
-
-def _own_clustering(path: str, dataset: Dataset) -> Clustering:
-    """What a user's function makes of the data set: a clustering, or a cluster id for each training example."""
-    found = load_object("clustering", path)(dataset)
-    if isinstance(found, Clustering):
-        return found
-    ids = np.asarray(found)
-    if ids.shape != (len(dataset.train),):
-        raise ConfigError(
-            f"clustering {path!r} must give a cluster for each of the {len(dataset.train)} training examples, "
-            f"got shape {ids.shape}"
-        )
-    return Clustering.from_column(ids)
 
 
 def in_parts(config: Config, members: Sequence[Member], num_parameters: int) -> list[list[Member]]:

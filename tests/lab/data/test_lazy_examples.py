@@ -8,19 +8,18 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from discover.lab.data import BadImageError, BatchPlan, Clustering, DataError, cluster, load
-from discover.lab.data.images.rows import ArrayReader, Rows
-from discover.lab.data.sources.arrays import map_npz
+from discover.lab.data import BadImageError, BatchPlan, Clustering, DataError, LazyExamples, cluster, load
+from discover.lab.data.sources.npz import map_npz
 from tests.lab.data import files
 
 ARRAY = np.random.default_rng(0).normal(size=(7, 2, 3))
 
 
 @drawn(data=st.data())
-def test_rows_are_indexed_like_an_array(data):
+def test_they_are_indexed_like_an_array(data):
     numbers = np.array(data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=9)))
     places = st.integers(0, len(numbers) - 1)
-    rows, array = Rows(ArrayReader(ARRAY), numbers), ARRAY[numbers]
+    rows, array = LazyExamples.of_array(ARRAY).take(numbers), ARRAY[numbers]
     assert (rows.shape, rows.ndim, rows.dtype, len(rows)) == (array.shape, array.ndim, array.dtype, len(array))
     np.testing.assert_array_equal(rows, array)
     some = np.array(data.draw(st.lists(places, min_size=2, max_size=8)))
@@ -47,7 +46,7 @@ def assert_same(lazy, whole):
         if theirs is None:
             assert mine is None
             continue
-        assert isinstance(mine.images, Rows)
+        assert isinstance(mine.images, LazyExamples)
         np.testing.assert_array_equal(mine.images, theirs.images)
         np.testing.assert_array_equal(mine.labels, theirs.labels)
 

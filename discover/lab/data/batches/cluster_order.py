@@ -1,22 +1,21 @@
 """Which cluster each group of each batch comes from, at any step, without replaying the steps before it.
 
-A *slot* is the place of one group: slot s = step·G + k. A schedule answers two questions about slots: which cluster,
-and which *visit* of that cluster it is (how many earlier slots drew it). The second decides which examples come next,
-and is what makes random access hard: the answer depends on all earlier slots. Each schedule here has its own way to
-know it.
+A *slot* is the place of one group: slot s = step·G + k. Two things are asked about a slot: which cluster it draws, and
+which *visit* of that cluster it is (how many earlier slots drew it). The second decides which examples come next, and
+is what makes random access hard: the answer depends on all earlier slots. Each class here has its own way to know it.
 """
 
 from __future__ import annotations
 
-import collections
+import functools
 import heapq
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from discover.lab.data.batches.randomness import permutations, stream
 from discover.lab.data.errors import DataError
+from discover.lab.data.randomness import permutations, stream
 
 Slots = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -25,37 +24,24 @@ _LEVELS = 17  # halvings from a tree's root to a block
 _ROOT = BLOCK << _LEVELS  # 2²⁹ slots: NumPy's hypergeometric takes populations below 10⁹
 
 
-class BlockSchedule:
-    """A schedule that works out `BLOCK` slots at a time and remembers the latest few blocks."""
+class _InBlocks:
+    """Works out `BLOCK` slots at a time, and remembers the latest few blocks."""
 
     def __init__(self):
-        self._blocks: collections.OrderedDict[int, Slots] = collections.OrderedDict()
+        self._cached = functools.lru_cache(maxsize=4)(self._block)
 
     def slots(self, start: int, stop: int) -> Slots:
         """The cluster ids and the visit numbers of slots start…stop−1, int64 each."""
-        parts = []
-        for index in range(start // BLOCK, (stop - 1) // BLOCK + 1):
-            ids, visits = self._cached(index)
-            cut = slice(max(start - index * BLOCK, 0), min(stop - index * BLOCK, BLOCK))
-            parts.append((ids[cut], visits[cut]))
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([ids for ids, _ in parts]), np.concatenate([visits for _, visits in parts])
-
-    def _cached(self, index: int) -> Slots:
-        if index in self._blocks:
-            self._blocks.move_to_end(index)
-            return self._blocks[index]
-        self._blocks[index] = block = self._block(index)
-        if len(self._blocks) > 4:
-            self._blocks.popitem(last=False)
-        return block
+        blocks = range(start // BLOCK, (stop - 1) // BLOCK + 1)
+        ids, visits = map(np.concatenate, zip(*map(self._cached, blocks)))
+        cut = slice(start - blocks[0] * BLOCK, stop - blocks[0] * BLOCK)
+        return ids[cut], visits[cut]
 
     def _block(self, index: int) -> Slots:
         raise NotImplementedError
 
 
-class RandomSchedule(BlockSchedule):
+class RandomOrder(_InBlocks):
     """Every slot draws its cluster independently, cluster n with probability p_n: the paper's batches.
 
     The draws are made from the coarse to the fine. The number of draws of each cluster in 2²⁹ slots is multinomial;
@@ -75,48 +61,32 @@ class RandomSchedule(BlockSchedule):
         super().__init__()
         self.probs = np.asarray(probs, dtype=np.float64)
         self.seed = seed
-        self._roots: list[NDArray[np.int64]] = []
-        self._path: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
+        self._counts = functools.lru_cache(maxsize=4 * _LEVELS)(self._count)  # neighbours share most of their path
 
-    def _root(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The draws of each cluster in tree `index`, and in all the trees before it."""
-        while len(self._roots) <= index:
-            bits = np.random.Generator(stream(self.seed, "schedule-root", len(self._roots)))
-            self._roots.append(bits.multinomial(_ROOT, self.probs).astype(np.int64))
-        return self._roots[index], np.sum(self._roots[:index], axis=0, dtype=np.int64) + np.zeros_like(self._roots[0])
+    def _root(self, tree: int) -> NDArray[np.int64]:
+        """The draws of each cluster in a whole tree."""
+        bits = np.random.Generator(stream(self.seed, "schedule-root", tree))
+        return bits.multinomial(_ROOT, self.probs).astype(np.int64)
 
-    def _counts(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The draws of each cluster in block `index`, and in all the blocks before it."""
-        tree = index >> _LEVELS
-        # self._path[d] is the node at depth d on the way to the block asked for last; its upper part is often ours too.
-        depth = 0
-        while depth < len(self._path) and self._path[depth][0] == index >> (_LEVELS - depth):
-            depth += 1
-        del self._path[depth:]
-        if not self._path:
-            self._path.append((tree, *self._root(tree)))
-        for depth in range(len(self._path), _LEVELS + 1):
-            parent, counts, before = self._path[-1]
-            node = index >> (_LEVELS - depth)
-            half = BLOCK << (_LEVELS - depth)
-            bits = np.random.Generator(stream(self.seed, "schedule-split", depth, parent))
-            left = bits.multivariate_hypergeometric(counts, half, method="marginals")
-            if node & 1:
-                self._path.append((node, counts - left, before + left))
-            else:
-                self._path.append((node, left, before))
-        return self._path[-1][1], self._path[-1][2]
+    def _count(self, depth: int, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The draws of each cluster in a node of a tree, and in everything before it."""
+        if depth == 0:
+            nothing = np.zeros(len(self.probs), dtype=np.int64)
+            return self._root(node), sum((self._root(tree) for tree in range(node)), nothing)
+        counts, before = self._counts(depth - 1, node // 2)
+        bits = np.random.Generator(stream(self.seed, "schedule-split", depth, node // 2))
+        left = bits.multivariate_hypergeometric(counts, BLOCK << (_LEVELS - depth), method="marginals")
+        return (counts - left, before + left) if node % 2 else (left, before)
 
     def _block(self, index: int) -> Slots:
-        counts, before = self._counts(index)
+        counts, before = self._counts(_LEVELS, index)
         order = permutations(stream(self.seed, "schedule-block", index), 1, BLOCK)[0]
-        sorted_ids = np.repeat(np.arange(len(counts)), counts)
         ids = np.empty(BLOCK, dtype=np.int64)
-        ids[order] = sorted_ids
+        ids[order] = np.repeat(np.arange(len(counts)), counts)
         return ids, before[ids] + _ranks(ids)
 
 
-class BalancedSchedule(BlockSchedule):
+class BalancedOrder(_InBlocks):
     """Every cluster as near to its share of the slots as can be, after every number of slots.
 
     The clusters are the leaves of a Huffman tree of their probabilities. At a node that has been reached s times, the
@@ -124,7 +94,7 @@ class BalancedSchedule(BlockSchedule):
     on its own only in proportion to the child's share. Along a Huffman path weights grow at least like the Fibonacci
     numbers, hence for every cluster and every number S of slots
 
-        |visits(S) − p_n·S| ≤ ½·Σ 1/F_k < 1.68        (`BalancedSchedule.BOUND`; p_n rounded to multiples of 2⁻³⁰)
+        |visits(S) − p_n·S| ≤ ½·Σ 1/F_k < 1.68        (`BalancedOrder.BOUND`; p_n rounded to multiples of 2⁻³⁰)
 
     All of it is integer arithmetic, and any slot is reached directly. The seed shuffles the tree, not the shares.
 
@@ -165,16 +135,13 @@ class BalancedSchedule(BlockSchedule):
             left, right, weight, total = self._inner[node]
             lefts = _share(reached, weight, total)
             goes_left = _share(reached + 1, weight, total) > lefts
-            for child, chosen, counts in (
-                (left, goes_left, lefts),
-                (right, ~goes_left, reached - lefts),
-            ):
+            for child, chosen, counts in ((left, goes_left, lefts), (right, ~goes_left, reached - lefts)):
                 if chosen.any():
                     work.append((child, places[chosen], counts[chosen]))
         return ids, visits
 
 
-class GivenSchedule:
+class GivenOrder:
     """A fixed list of clusters, over and over: group k of every batch, or of every batch of a cycle, has its cluster.
 
     Args:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
-from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError
-from discover.lab.data.images.rows import ArrayReader, Rows
+from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, one_line
+from discover.lab.data.lazy_examples import LazyExamples
 
 MAX_BYTES = 64 << 30  # a zip file can claim any size; beyond this it is refused before anything is allocated
 
@@ -49,7 +49,7 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, lazy: boo
     except ArchiveError:
         raise
     except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = one_line(error)
         if "allow_pickle" in reason:
             reason = "it holds Python objects, which are not read"
         raise ArchiveError(f"{path} is no readable .npz file: {reason}") from error
@@ -86,7 +86,7 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
         test_fraction: the share to hold out where the file has no test split.
         seed: of what is held out.
         lazy: map the images of an uncompressed file (`np.savez`) into memory instead of reading them, and read those
-            that are asked for (`Rows`).
+            that are asked for (`LazyExamples`).
     """
     arrays = read_npz(path, lazy=lazy)
     name = Path(path).stem
@@ -117,7 +117,7 @@ def _images(path: str | os.PathLike[str], images: NDArray) -> Any:
     if images.ndim not in (2, 4) or images.dtype.kind not in "iuf":
         got = f"{images.dtype} of shape {images.shape}"
         raise DataError(f"images in {path} must be uint8 [n, H, W, C] or numbers [n, d], got {got}")
-    return Rows(ArrayReader(images), np.arange(len(images))) if mapped else images
+    return LazyExamples.of_array(images) if mapped else images
 
 
 def _classes(path: str | os.PathLike[str], *labels: NDArray) -> tuple[tuple[str, ...], list[NDArray[np.int32]]]:

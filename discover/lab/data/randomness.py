@@ -1,11 +1,7 @@
 """Random numbers that are functions of where they are used, not of what was drawn before.
 
-Two tools, both integer-only and therefore the same on every machine and in every version of NumPy:
-
-- `stream(seed, purpose, *position)`: a Philox generator that starts at a given place of a seed's stream. The place is
-  part of the 256-bit counter, so streams of different places never overlap.
-- `hash_uint64(seed, purpose, a, b)`: one 64-bit number per pair (a, b), element-wise over arrays, for draws at
-  scattered places (the label noise of example i at its k-th sight).
+Both tools work in integers only, and so give the same on every machine and in every version of NumPy: `stream`, a
+generator that starts at a given place, and `hash_uint64`, one number for each of many scattered places.
 """
 
 from __future__ import annotations
@@ -29,21 +25,16 @@ def _key(seed: int, purpose: str) -> tuple[int, int]:
 
 
 def stream(seed: int, purpose: str, *position: int) -> np.random.Philox:
-    """A bit generator for one place of a seed's stream.
+    """A bit generator for one place of a seed's stream; the place is part of its counter, so streams never overlap.
 
     Args:
         seed: a non-negative integer.
         purpose: a short word; different purposes give independent streams.
         position: up to three integers, each in 0…2⁶⁴−1.
 
-    Returns:
-        A `numpy.random.Philox`, at the start of the stream of that place.
-
     >>> int(stream(0, "demo", 7).random_raw()) == int(stream(0, "demo", 7).random_raw())
     True
     """
-    if len(position) > 3:
-        raise ValueError(f"a stream has at most three coordinates, got {len(position)}")
     counter = np.zeros(4, dtype=UINT64)
     counter[1 : 1 + len(position)] = position
     return np.random.Philox(key=np.array(_key(seed, purpose), dtype=UINT64), counter=counter)
@@ -69,16 +60,13 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def hash_uint64(seed: int, purpose: str, a: NDArray, b: NDArray) -> NDArray[np.uint64]:
-    """One 64-bit number for each pair (a, b), a fixed function of seed, purpose, a and b.
+    """One 64-bit number for each pair of non-negative integers (a, b), a fixed function of seed, purpose, a and b.
 
     Args:
         seed: a non-negative integer.
         purpose: a short word; different purposes give independent numbers.
-        a: non-negative integers, any shape.
-        b: non-negative integers, of a shape that broadcasts with that of `a`.
-
-    Returns:
-        uint64, of the broadcast shape.
+        a: any shape.
+        b: a shape that broadcasts with that of `a`.
     """
     first, second = _key(seed, purpose)
     # Unsigned arithmetic wraps by design; only NumPy's scalars would warn about it, so make both operands arrays.

@@ -1,4 +1,4 @@
-"""The endless stream of examples of each cluster: pass after pass, each pass every example once, in a new order.
+"""Which examples of a cluster come next: an endless stream, pass after pass, each example once a pass in a new order.
 
 A stream is addressed by position: position 0 is the first example of the first pass. `take` gives the examples at any
 positions, and at which *sight* of the example that is, which is what label noise depends on.
@@ -6,14 +6,15 @@ positions, and at which *sight* of the example that is, which is what label nois
 
 from __future__ import annotations
 
-import collections
+import functools
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discover.lab.data.batches.randomness import permutations, stream
 from discover.lab.data.clustering import Clustering
 from discover.lab.data.noise import LabelNoise
+from discover.lab.data.randomness import permutations, stream
 
 _SMALL = 256  # passes over clusters below this size are shuffled several at a time
 _CACHE_BYTES = 256 << 20
@@ -31,18 +32,21 @@ class MemberPasses:
     """
 
     def __init__(self, clustering: Clustering, seed: int):
-        self.seed = seed
         self.sizes = clustering.sizes.astype(np.int64)
         self._overlap = clustering.num_clusters if clustering.overlapping else 1
         everyone = np.arange(clustering.num_examples, dtype=np.int32)
         if clustering.assignments is None:
-            self._members = [everyone] * clustering.num_clusters
+            members = [everyone] * clustering.num_clusters
         else:
             order = np.argsort(clustering.assignments, kind="stable").astype(np.int32)
-            self._members = np.split(order, np.cumsum(self.sizes)[:-1])
+            members = np.split(order, np.cumsum(self.sizes)[:-1])
         # Chunk c of a cluster: whole passes, at least _SMALL examples, so that a cluster of one example is cheap too.
         self._per_chunk = np.maximum(1, _SMALL // np.maximum(1, self.sizes))
-        self._chunks: dict[int, collections.OrderedDict[int, NDArray[np.int32]]] = {}
+        # A group straddles at most a chunk's end: more than two of a cluster would only cost memory.
+        self._chunk = [
+            functools.lru_cache(maxsize=2)(functools.partial(_chunk, seed, n, members[n], int(self._per_chunk[n])))
+            for n in range(clustering.num_clusters)
+        ]
 
     def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The examples at `positions` of a cluster's stream, and their sights; both of the shape of `positions`."""
@@ -50,24 +54,17 @@ class MemberPasses:
         length = size * int(self._per_chunk[cluster])
         first, last = int(positions.min()) // length, int(positions.max()) // length
         if first == last:
-            examples = self._chunk(cluster, first)[positions - first * length]
+            examples = self._chunk[cluster](first)[positions - first * length]
         else:
-            joined = np.concatenate([self._chunk(cluster, c) for c in range(first, last + 1)])
+            joined = np.concatenate([self._chunk[cluster](c) for c in range(first, last + 1)])
             examples = joined[positions - first * length]
         sights = positions // size
         return examples, sights if self._overlap == 1 else sights * self._overlap + cluster
 
-    def _chunk(self, cluster: int, index: int) -> NDArray[np.int32]:
-        kept = self._chunks.setdefault(cluster, collections.OrderedDict())
-        if index in kept:
-            kept.move_to_end(index)
-            return kept[index]
-        members, count = self._members[cluster], int(self._per_chunk[cluster])
-        orders = permutations(stream(self.seed, "pass", index, cluster), count, len(members))
-        kept[index] = chunk = members[orders.reshape(-1)]
-        if len(kept) > 2:  # a group straddles at most a chunk's end; more would only cost memory
-            kept.popitem(last=False)
-        return chunk
+
+def _chunk(seed: int, cluster: int, members: NDArray[np.int32], passes: int, index: int) -> NDArray[np.int32]:
+    orders = permutations(stream(seed, "pass", index, cluster), passes, len(members))
+    return members[orders.reshape(-1)]
 
 
 class ObservedPasses:
@@ -86,18 +83,17 @@ class ObservedPasses:
     """
 
     def __init__(self, labels: NDArray[np.int32], noise: LabelNoise, seed: int):
-        self.noise, self.seed = noise, seed
-        self._labels = np.asarray(labels, dtype=np.int32)
-        self._everyone = np.arange(len(labels))
+        self._size = len(labels)
+        self._observed = functools.partial(noise.observe, np.asarray(labels, dtype=np.int32), np.arange(len(labels)))
         self._starts = np.zeros((1, noise.num_classes), dtype=np.int64)
-        self._orders: collections.OrderedDict[int, NDArray[np.int32]] = collections.OrderedDict()
-        self._max_orders = int(np.clip(_CACHE_BYTES // (4 * len(labels)), 4, 64))
+        most = int(np.clip(_CACHE_BYTES // (4 * len(labels)), 4, 64))
+        self._order = functools.lru_cache(maxsize=most)(functools.partial(_observed_pass, seed, self._observed))
 
     def take(self, cluster: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The examples at `positions` of a cluster's stream, and their sights; both of the shape of `positions`."""
         last = int(positions.max())
         while self._starts[-1, cluster] <= last:
-            self._extend(1 + (last - int(self._starts[-1, cluster])) // max(1, len(self._labels)))
+            self._extend(1 + (last - int(self._starts[-1, cluster])) // max(1, self._size))
         passes = np.searchsorted(self._starts[:, cluster], positions, side="right") - 1
         examples = np.empty(positions.shape, dtype=np.int32)
         for k in range(int(passes.min()), int(passes.max()) + 1):
@@ -109,23 +105,15 @@ class ObservedPasses:
             examples[chosen] = self._order(k)[positions[chosen] + offset]
         return examples, passes
 
-    def _observed(self, k: int) -> NDArray[np.int32]:
-        return self.noise.observe(self._labels, self._everyone, k)
-
     def _extend(self, count: int) -> None:
         """Work out the sizes of the next `count` passes (at least), and so where the one after them starts."""
-        known = len(self._starts) - 1
-        sizes = [np.bincount(self._observed(k), minlength=self.noise.num_classes) for k in range(known, known + count)]
+        known, clusters = len(self._starts) - 1, self._starts.shape[1]
+        sizes = [np.bincount(self._observed(k), minlength=clusters) for k in range(known, known + count)]
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(sizes, axis=0)])
 
-    def _order(self, k: int) -> NDArray[np.int32]:
-        """All examples of pass k: the first cluster's in random order, then the second's, and so on."""
-        if k in self._orders:
-            self._orders.move_to_end(k)
-            return self._orders[k]
-        shuffled = permutations(stream(self.seed, "observed-pass", k), 1, len(self._labels))[0]
-        by_cluster = np.argsort(self._observed(k)[shuffled], kind="stable")
-        self._orders[k] = order = shuffled[by_cluster].astype(np.int32)
-        if len(self._orders) > self._max_orders:
-            self._orders.popitem(last=False)
-        return order
+
+def _observed_pass(seed: int, observed: Callable[[int], NDArray[np.int32]], k: int) -> NDArray[np.int32]:
+    """All examples of pass k: the first cluster's in random order, then the second's, and so on."""
+    labels = observed(k)
+    shuffled = permutations(stream(seed, "observed-pass", k), 1, len(labels))[0]
+    return shuffled[np.argsort(labels[shuffled], kind="stable")].astype(np.int32)
