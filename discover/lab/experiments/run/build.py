@@ -219,7 +219,7 @@ def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformat
     param, grad = jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct((1, 2), jnp.float32)
     ids = jax.ShapeDtypeStruct((1,), jnp.int32)
 
-    def update(param: jax.Array, grad: jax.Array, ids: jax.Array) -> jax.Array:
+    def update(param: jax.Array, grad: jax.Array, ids: jax.Array) -> Any:
         return tx.update(grad, tx.init(param), param, cluster_ids=ids, group_sizes=ids)[0]
 
     takes_groups = jax.eval_shape(update, param, grad, ids).shape == param.shape
