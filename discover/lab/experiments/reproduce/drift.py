@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discover import DiscoverState
 from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import (
@@ -28,7 +29,6 @@ from discover.lab.experiments.run.build import (
 )
 from discover.lab.training.placement import Placement
 from discover.lab.training.program import Members
-from discover.rule import DiscoverState
 
 __all__ = ["drift_of", "measure_drift"]
 
