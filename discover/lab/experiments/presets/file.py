@@ -35,7 +35,7 @@ from discover.lab.experiments.config.keys import ARGUMENTS, key_types, unknown_k
 from discover.lab.experiments.config.values import check_value
 from discover.lab.experiments.presets.preset import Hyperparameters, Preset
 from discover.lab.experiments.presets.presets import get_preset
-from discover.registry import OPTIMIZERS, REFERENCE
+from discover.registry import OPTIMIZERS, REFERENCE, UnknownName
 
 _OWN_KEYS: Mapping[str, Any] = {
     "preset": str,
@@ -63,7 +63,7 @@ def read_preset(path: Path) -> Preset:
         sys.path.insert(0, folder)
     try:
         return _make(path.stem, tree)
-    except ValueError as error:
+    except (ConfigError, UnknownName) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
@@ -92,7 +92,7 @@ def _make(stem: str, tree: Mapping[str, Any]) -> Preset:
     shared = {name: config.optimizer.get(name) for name in tree.get("optimizer", {}) if name not in _FOR_ALL}
     named = {name: check_value(f"optimizers.{name}", one, dict) for name, one in own.pop("optimizers", {}).items()}
     compare = own.pop("compare", base.compare) or _default_comparison(config)
-    names = dict.fromkeys((*(base.optimizers or OPTIMIZERS), *compare, *named, config.optimizer.name))
+    names = dict.fromkeys((*OPTIMIZERS, *base.optimizers, *compare, *named, config.optimizer.name))
     own.pop("preset", None)
     preset = replace(
         base,
