@@ -22,7 +22,7 @@ import optax
 from discover import take_step
 from discover.lab import records
 from discover.lab.data import Dataset, Split
-from discover.lab.experiments.config.config import CLUSTERED, Config, ConfigError
+from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.run.build import (
     Member,
     build_members,
@@ -37,8 +37,8 @@ from discover.lab.models import Network
 from discover.lab.training.feed import draw_batches
 from discover.lab.training.programs import Members, Programs
 from discover.lab.training.step import StepBatch
+from discover.registry import OPTIMIZERS, REFERENCE
 
-BASELINE = "momentum"
 HAND_WRITTEN = "optax loop"
 LONGEST_DISPATCH = 20  # steps
 _SHAPES = {"digits": ((8, 8, 1), 10), "cifar10": ((32, 32, 3), 10), "cifar100": ((32, 32, 3), 100)}
@@ -89,7 +89,7 @@ def bench(
     Raises:
         ConfigError: a number of groups that does not divide the batch.
     """
-    base = config_for(BASELINE)
+    base = config_for(REFERENCE)
     batch = base.batches.groups * base.batches.group_size
     groups = tuple(groups or (base.batches.groups,))
     for count in groups:
@@ -97,8 +97,9 @@ def bench(
             raise ConfigError(f"groups must divide the batch of {batch} examples, got {count}")
     dataset = random_images(base, max((*(clusters or ()), 10)))
     settings = [(g, n) for n in (clusters or (None,)) for g in groups]
-    plain = [name for name in dict.fromkeys([BASELINE, *optimizers]) if name not in CLUSTERED]
-    grouped = [name for name in dict.fromkeys(optimizers) if name in CLUSTERED]
+    entries = [OPTIMIZERS.find(name) for name in dict.fromkeys([REFERENCE, *optimizers])]
+    plain = [entry.name for entry in entries if not entry.clustered]
+    grouped = [entry.name for entry in entries if entry.clustered]
 
     steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
     candidates: list[Candidate] = []
@@ -130,7 +131,7 @@ def bench(
     candidates.clear()  # what follows needs their memory
     for row in rows:
         setting = f"{row['optimizer']}, {row['groups']} groups"
-        say(f"{setting}: {row['milliseconds']:.4g} ms a step, {row['ratio']:.3f} of {BASELINE}'s steps per second")
+        say(f"{setting}: {row['milliseconds']:.4g} ms a step, {row['ratio']:.3f} of {REFERENCE}'s steps per second")
 
     bandwidth, updates = None, []
     if measured == repeats:
@@ -184,7 +185,7 @@ def _take_turns(
 
 def prepare_candidates(config_for: Callable[[str], Config], wanted: Sequence[tuple[str, int]]) -> list[Candidate]:
     """(optimizer, number of groups) pairs, compiled and warm: for those who time them their own way."""
-    base = config_for(BASELINE)
+    base = config_for(REFERENCE)
     batch = base.batches.groups * base.batches.group_size
     dataset = random_images(base, 10)
     steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
@@ -259,8 +260,9 @@ def _candidate(config: Config, dataset: Dataset, steps: int) -> Candidate:
 def _hand_written(config: Config, dataset: Dataset, steps: int) -> Candidate:
     """What somebody without this library would write: one gradient of the batch, `optax.sgd`, a Python loop."""
     network, (prepare, _) = build_network_for(config, dataset), build_prepare(config, dataset)
-    beta, rate = config.optimizer.beta or 0.9, config.optimizer.learning_rate
-    tx = optax.chain(optax.add_decayed_weights(config.optimizer.l2), optax.sgd(rate * (1 - beta), momentum=beta))
+    settings = config.optimizer
+    beta, rate, l2 = settings.get("beta") or 0.9, settings.learning_rate, settings.get("l2") or 0.0
+    tx = optax.chain(optax.add_decayed_weights(l2), optax.sgd(rate * (1 - beta), momentum=beta))
     size = config.batches.groups * config.batches.group_size
     images, labels = jax.device_put(dataset.train.images[:size]), jax.device_put(dataset.train.labels[:size])
 
@@ -357,9 +359,10 @@ def time_update(config: Config, dataset: Dataset, bandwidth: float, repeats: int
     members = [Member(0)]
     arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
     hyper = jax.tree.map(lambda value: jnp.asarray(value[0]), arguments.hyper)
-    make = optimizer_factory(config.with_values({"optimizer.l2": 0.0}), plan.probs)
+    make = optimizer_factory(config, plan.probs)
     hyper.pop("l2", None)
-    groups = config.batches.groups if config.optimizer.name in CLUSTERED else 1
+    clustered = config.optimizer.entry.clustered
+    groups = config.batches.groups if clustered else 1
     half = config.model.dtype != "float32"
     params = jax.jit(network.init)(jax.random.key(0))
     key = jax.random.key(1)
@@ -375,14 +378,10 @@ def time_update(config: Config, dataset: Dataset, bandwidth: float, repeats: int
 
     held = params, jax.jit(lambda p: make(hyper).init(p))(params)
     seconds = _seconds_in_a_loop(update, held, grads, ids, repeats=repeats)
-    size = network.num_parameters
-    touched = len(np.unique(plan.batch(0).cluster_ids)) if config.optimizer.name in CLUSTERED else 1
-    buffer_bytes = np.dtype(jnp.dtype(config.optimizer.buffer_dtype or "float32")).itemsize
-    floor_bytes = sum(g.nbytes for g in jax.tree.leaves(grads)) + 2 * touched * size * buffer_bytes + 2 * size * 4
-    if config.optimizer.name in CLUSTERED:
-        floor_bytes += 2 * size * 4  # ḡ
-    if config.optimizer.name == "discover_adam":
-        floor_bytes += 4 * size * 4  # Adam's two moments
+    touched = len(np.unique(plan.batch(0).cluster_ids))
+    state_bytes = _touched_bytes(config, hyper, params, len(plan.probs), touched)
+    floor_bytes = sum(g.nbytes for g in jax.tree.leaves(grads)) + 2 * sum(p.nbytes for p in jax.tree.leaves(params))
+    floor_bytes += 2 * state_bytes
     return {
         "optimizer": config.optimizer.name,
         "groups": groups,
@@ -393,6 +392,18 @@ def time_update(config: Config, dataset: Dataset, bandwidth: float, repeats: int
         "times_floor": median(seconds) * bandwidth / floor_bytes,
         "bytes_per_second": floor_bytes / median(seconds),
     }
+
+
+def _touched_bytes(config: Config, hyper: Any, params: Any, num_clusters: int, touched: int) -> int:
+    """Bytes of the optimizer's state that a step reads: what there is once, and that of the clusters in the batch."""
+
+    def state_bytes(number: int) -> int:
+        tx = optimizer_factory(config, [1 / number] * number)(hyper)
+        leaves = jax.tree.leaves(jax.eval_shape(tx.init, params))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if leaf.ndim)
+
+    each = (state_bytes(2 * num_clusters) - state_bytes(num_clusters)) // num_clusters
+    return state_bytes(num_clusters) - (num_clusters - touched) * each
 
 
 def _seconds_in_a_loop(body: Callable[..., Any], held: Any, *others: Any, repeats: int) -> list[float]:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import optuna
 
-from discover.lab.experiments.sweep import trials as sweep_trials
 from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.experiments.sweep import trials as sweep_trials
 from discover.lab.experiments.sweep.sweep import make_sweep, sweep
 
 SMALL = [

@@ -6,10 +6,11 @@ import pytest
 from jax import lax
 
 from discover.lab.experiments import bench as module
-from discover.lab.experiments.bench import BASELINE, HAND_WRITTEN, Candidate, _take_turns, bench, count_operations
+from discover.lab.experiments.bench import HAND_WRITTEN, Candidate, _take_turns, bench, count_operations
 from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.report.bench import write_bench_figure
+from discover.registry import REFERENCE
 
 NO_LAYERS = ["model.depth=none", "model.width=none"]
 
@@ -29,7 +30,7 @@ def test_every_optimizer_and_setting_has_a_row(result):
     table, _ = result
     assert table["environment"]["devices"] == ["cpu"] * len(jax.devices())
     rows = [(row["optimizer"], row["groups"], row["clusters"]) for row in table["rows"]]
-    assert rows == [(BASELINE, 1, 5), ("igt", 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
+    assert rows == [(REFERENCE, 1, 5), ("igt", 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
 
 
 def test_ratios_are_taken_against_momentum_within_a_repeat(result):
@@ -103,8 +104,8 @@ def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(
     table = bench(
         lambda name: get_preset("digits").config_for(name).override(small), ["discover"], say=said.append, **settings
     )
-    assert [row["optimizer"] for row in table["rows"]] == [BASELINE, HAND_WRITTEN, "discover"]
-    assert table["updates"] == [{"optimizer": BASELINE}]
+    assert [row["optimizer"] for row in table["rows"]] == [REFERENCE, HAND_WRITTEN, "discover"]
+    assert table["updates"] == [{"optimizer": REFERENCE}]
     assert said[-1] == "stopped: 1 of 2 updates were timed alone"
 
 
@@ -125,5 +126,5 @@ def test_momentum_alone_can_be_timed_and_drawn(monkeypatch, tmp_path):
     table = bench(
         lambda name: get_preset("digits").config_for(name).override(small), [], repeats=1, seconds=0.001, loop=False
     )
-    assert [row["optimizer"] for row in table["rows"]] == [BASELINE]
+    assert [row["optimizer"] for row in table["rows"]] == [REFERENCE]
     assert write_bench_figure(table, tmp_path)

@@ -27,7 +27,6 @@ from discover.lab.experiments.compare.compare import (
     spread,
 )
 from discover.lab.experiments.compare.plan import describe_batches
-from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.run.directory import LOCK
 from discover.lab.experiments.sweep.claims import claim
@@ -188,7 +187,7 @@ def test_a_comparison_killed_outright_ends_the_same(finished, tmp_path):
     ],
 )
 def test_an_impossible_comparison_is_refused_in_one_line(changes, message):
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         make_plan(get_preset("digits"), **changes)
     assert "\n" not in str(caught.value)
 
@@ -196,8 +195,8 @@ def test_an_impossible_comparison_is_refused_in_one_line(changes, message):
 def test_a_hyperparameter_is_set_for_those_that_have_it():
     plan = make_plan(get_preset("digits"), overrides=["optimizer.nu=0.5", "optimizer.beta=0.8"])
     configs = {entry.label: entry.config.optimizer for entry in plan.entries}
-    assert (configs["discover"].nu, configs["qhm"].nu, configs["momentum"].nu) == (0.5, 0.5, None)
-    assert (configs["momentum"].beta, configs["adam"].beta, configs["sgd"].beta) == (0.8, None, None)
+    assert [configs[name].get("nu") for name in ("discover", "qhm", "momentum")] == [0.5, 0.5, None]
+    assert [configs[name].get("beta") for name in ("momentum", "adam", "sgd")] == [0.8, None, None]
 
 
 def test_another_comparison_in_the_folder_is_refused_and_names_the_difference(finished):

@@ -37,6 +37,7 @@ from discover.lab.records import (
     write_json,
 )
 from discover.lab.training.signals import StopRequest
+from discover.registry import REFERENCE
 
 if TYPE_CHECKING:
     from discover.lab.training.progress import Progress
@@ -116,7 +117,7 @@ def _compare(
         record["rows"].append(_train_entry(plan, entry, directory, watcher, command, shared))
         record["facts"]["data"] = shared.dataset(entry.config).name  # which of its forms a source found
         if record["environment"].get("backend") is None:
-            record["environment"] = read_json(directory / "grids" / entry.label / "environment.json")
+            record["environment"] = read_json(directory / "grids" / entry.folder / "environment.json")
         _write(directory, record)
         limit.check()
     if message is not None:
@@ -242,7 +243,7 @@ def add_speeds(rows: list[dict[str, Any]], rounds: Sequence[Mapping[str, float |
     taken = rounds or [{row["label"]: row["steps_per_second"] for row in rows}]
     for row in rows:
         rates = [rate for found in taken if (rate := found.get(row["label"]))]
-        pairs = [(found.get(row["label"]), found.get("momentum")) for found in taken]
+        pairs = [(found.get(row["label"]), found.get(REFERENCE)) for found in taken]
         ratios = [mine / theirs for mine, theirs in pairs if mine and theirs]
         row["steps_per_second"] = statistics.median(rates) if rates else None
         row["relative_speed"] = statistics.median(ratios) if ratios else None
@@ -258,7 +259,7 @@ def _train_entry(
 ) -> dict[str, Any]:
     from discover.lab.experiments.run.run import run
 
-    grid_dir, run_dir = directory / "grids" / entry.label, directory / "runs" / entry.label
+    grid_dir, run_dir = directory / "grids" / entry.folder, directory / "runs" / entry.folder
     options: dict[str, Any] = {"resume": True, "progress": progress, "command": command, "programs": shared.programs}
     run(entry.config, grid_dir, members=_members(plan), dataset=shared.dataset(entry.config), **options)
     summary = read_summary(grid_dir) or {}
@@ -274,6 +275,7 @@ def _train_entry(
     return {
         "label": entry.label,
         "optimizer": entry.config.optimizer.name,
+        "clustered": entry.config.optimizer.entry.clustered,
         "batches": "shuffled" if entry.control else purity(entry.config),
         "control": entry.control,
         "learning_rate": rate,
@@ -286,7 +288,7 @@ def _train_entry(
         "steps_per_second": summary.get("steps_per_second"),
         "train_seconds": summary.get("train_seconds"),
         "compile_seconds": summary.get("compile_seconds"),
-        "run": f"runs/{entry.label}",
+        "run": f"runs/{entry.folder}",
     }
 
 

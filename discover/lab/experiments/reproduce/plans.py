@@ -16,15 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from discover.lab.experiments.config.config import HYPERPARAMETERS, OPTIMIZERS, Config, ConfigError
-from discover.lab.experiments.config.values import choose
-from discover.lab.experiments.presets.presets import OURS, PLAIN, get_preset
+from discover.lab.experiments.compare.plan import foreign_keys
+from discover.lab.experiments.config.config import Config, ConfigError
+from discover.lab.experiments.presets.digits import COMPARED
+from discover.lab.experiments.presets.paper import PAPERS
+from discover.lab.experiments.presets.preset import Hyperparameters
+from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce.scales import SCALES, Scale
+from discover.registry import OPTIMIZERS, choose
 
 Figure = Literal["comparison", "structures", "groups", "grid"]
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-ADAM_RATES = (0.00003, 0.0001, 0.0003, 0.001, 0.003)
-"""As many, as far apart, around where Adam and Discover before Adam are at their best."""
+OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003)}
+"""By the plain optimizer that one is or is compared with: as many, as far apart, around where those are best."""
 
 
 @dataclass(frozen=True)
@@ -147,19 +151,13 @@ def get_result(
             config = row.config
             for text in overrides:
                 changed_config = config.override([text])
-                if text.partition("=")[0].strip() not in _foreign(config.optimizer.name):
+                if text.partition("=")[0].strip() not in foreign_keys(config.optimizer.name):
                     config = changed_config
             rows.append(dataclasses.replace(row, config=config.check()))
         own = panel.seeds if seeds is None else tuple(seeds)
         tuning = panel.tuning_seeds if seeds is None else tuple(seeds)[:1]
         changed.append(dataclasses.replace(panel, rows=tuple(rows), seeds=own, tuning_seeds=tuning))
     return Result(name, RESULTS[name], tuple(changed), DRIFT.get(name, ()))
-
-
-def _foreign(optimizer: str) -> set[str]:
-    """The hyperparameters of others: `--set optimizer.nu=0.5` is for those that have a ν."""
-    own = (*OPTIMIZERS[optimizer], "learning_rate", "weight_decay", "l2", "clip_norm")
-    return {f"optimizer.{name}" for name in HYPERPARAMETERS if name not in own}
 
 
 class _Maker:
@@ -177,7 +175,7 @@ class _Maker:
         groups: int = 8,
         length: float = 1.0,
         changes: Mapping[str, Any] | None = None,
-        hyperparameters: Mapping[str, float] | None = None,
+        hyperparameters: Hyperparameters | None = None,
         rates: tuple[float, ...] | None = None,
         lowest_rate: bool = True,
         facets: Mapping[str, Any] | None = None,
@@ -208,7 +206,7 @@ class _Maker:
             longer = length * getattr(config.training, kind)
             config = config.with_values({f"training.{kind}": int(longer) if kind == "steps" else longer})
         if rates is None:
-            grid = ADAM_RATES if "adam" in optimizer else RATES
+            grid = OTHER_RATES.get(OPTIMIZERS[optimizer].baseline or optimizer, RATES)
             rates = tuple(rate for rate in grid[scale.every_rate] if lowest_rate or rate != grid[0])
         label = f"{optimizer}-{variant}" if variant else optimizer
         return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference)
@@ -222,7 +220,7 @@ class _Maker:
 
 def _all_optimizers(make: _Maker, **options: Any) -> list[Row]:
     """The eight on class-pure batches; then the control. (Discover on shuffled batches is QHM, exactly.)"""
-    pure = [make.row(name, **options) for name in (*PLAIN, *OURS)]
+    pure = [make.row(name, **options) for name in COMPARED]
     changes = {**options.pop("changes", {}), "batches.composition": "shuffled"}
     shuffled = [make.row(name, "shuffled", changes=changes, reference=True, **options) for name in ("momentum", "adam")]
     return [*pure, *shuffled]
@@ -336,7 +334,7 @@ def _results_e(make: _Maker) -> list[Panel]:
 def _results_f(make: _Maker) -> list[Panel]:
     paper = get_preset("cifar10-classes")
     rows = []
-    for name in OURS:
+    for name in PAPERS:
         printed = f"paper_{name}"
         rows += [
             make.row(printed, hyperparameters=paper.hyperparameters(printed), lowest_rate=False),

@@ -133,7 +133,7 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
         "batches": purity(row.config),
         "control": row.reference,
         "facets": dict(row.facets),
-        "hyperparameters": _hyperparameters(config),
+        "hyperparameters": config.optimizer.numbers(),
         "learning_rate": rate,
         "at_grid_edge": len(grid) > 1 and chosen in (0, len(grid) - 1),
         "grid": grid,
@@ -284,16 +284,9 @@ def _environment(directory: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {**found[0], **others}
 
 
-def _hyperparameters(config: Config) -> dict[str, float]:
-    from discover.lab.experiments.config.config import HYPERPARAMETERS
-
-    values = {name: getattr(config.optimizer, name) for name in HYPERPARAMETERS}
-    return {name: value for name, value in values.items() if value or (name == "nu" and value is not None)}
-
-
 def _model(config: Config) -> str:
     model = config.model
-    size = "-".join(str(part) for part in (model.depth, model.width) if part is not None)
+    size = "-".join(str(value) for value in model.arguments.values() if isinstance(value, int))
     return f"{model.name} {size}".strip()
 
 
