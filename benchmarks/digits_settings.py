@@ -1,9 +1,9 @@
 """Compares optimizers on the digits in many settings, and keeps one record of them for the documentation.
 
-    python benchmarks/digits_settings.py runs/digits-settings        # about ten minutes on two cores; goes on where it was
+    python benchmarks/digits_settings.py runs/digits-settings     # about ten minutes on two cores; goes on where it was
 
-writes `docs/results/digits-settings.json`. Each setting is a comparison of its own: the same batches for all, the learning
-rate the best of the preset's grid on the validation split, five seeds. A row of the record says what was set.
+writes `docs/results/digits-settings.json`. Each setting is a comparison of its own: the same batches for all, the
+learning rate the best of the preset's grid on the validation split, five seeds. A row of the record says what was set.
 """
 
 import dataclasses
@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from discover.lab.experiments.compare.compare import compare, make_plan
+from discover.lab.experiments.compare.comparison import make_comparison
+from discover.lab.experiments.compare.train import compare
 from discover.lab.experiments.presets.presets import get_preset
 
 RECORD = Path(__file__).parent.parent / "docs" / "results" / "digits-settings.json"
@@ -59,7 +60,7 @@ def train(name: str, optimizers: list[str], changes: dict[str, Any], folder: Pat
     for_all = {key: value for key, value in changes.items() if not key.startswith("optimizer.")}
     preset = dataclasses.replace(preset, config=preset.config.with_values(for_all))
     overrides = [f"{key}={value}" for key, value in changes.items() if key.startswith("optimizer.")]
-    return compare(make_plan(preset, optimizers=optimizers, control=control, overrides=overrides), folder)
+    return compare(make_comparison(preset, optimizers=optimizers, control=control, overrides=overrides), folder)
 
 
 def main(folder: Path) -> None:

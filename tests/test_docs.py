@@ -1,4 +1,4 @@
-"""Every Python block of the pages runs; their numbers are those of the records; public names are documented; the site builds."""
+"""The code of the pages runs, their numbers are those of the records, public names are documented, the site builds."""
 
 import importlib
 import importlib.util
@@ -53,7 +53,9 @@ def test_the_numbers_of_a_page_are_those_of_the_records(page):
     assert text == fill_in.fill(text), "run: python docs/hooks/fill_in.py"
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/adam.md", "docs/compare.md", "docs/choosing.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", *(f"docs/{name}.md" for name in ("results", "adam", "compare", "choosing"))]
+)
 def test_every_measured_mean_of_a_page_is_filled_in_from_a_record(name):
     text = fill_in.TABLE.sub("", (ROOT / name).read_text())
     text = fill_in.NUMBER.sub("", text)
@@ -80,7 +82,7 @@ def test_a_table_is_made_from_its_record_and_the_site_shows_no_notes():
     ("note", "message"),
     [
         ("1<!-- accuracy(results-z, discover) -->", "there is no docs/results/results-z.json"),
-        ("1<!-- accuracy(results-a-clean, discovery) -->", "0 rows with {'label': 'discovery'}"),
+        ("1<!-- accuracy(results-a-clean, discovery) -->", "0 rows are 'discovery'; near is 'discover'"),
         ("1<!-- acuracy(results-a-clean, discover) -->", "acuracy"),
     ],
 )
@@ -135,6 +137,18 @@ def test_the_reference_pages_name_what_exists():
 def test_the_reference_of_the_library_lists_every_name_of_it():
     listed = reference(ROOT / "docs" / "api" / "discover.md")
     assert {f"discover.{name}" for name in discover.__all__} <= set(listed)
+
+
+def test_the_layout_page_names_paths_that_exist():
+    page = (ROOT / "docs" / "layout.md").read_text()
+    parents, named = {}, [path for path in re.findall(r"`([\w/]+\.py|discover/[\w/]+/)`", page) if "/" in path]
+    for line in re.findall(r"^( *[\w/]+/) +\w.*$", page, re.MULTILINE):
+        depth = (len(line) - len(line.lstrip())) // 2
+        parents[depth] = parents.get(depth - 1, "") + line.strip()
+        named.append(parents[depth])
+    assert len(named) > 15
+    for path in named:
+        assert (ROOT / path).exists() or (ROOT / "discover" / path).exists(), path
 
 
 def test_links_from_the_readme_lead_somewhere():

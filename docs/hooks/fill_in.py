@@ -12,20 +12,22 @@ nobody sees them in a rendered page, and the Markdown can be read as it is.
     python docs/hooks/fill_in.py         # writes what the records say into README.md and the pages
 
 The site is filled in anew whenever it is built, and a test fails where a page differs from its records. What a note may
-say is in `records.py`.
+say is in `values.py` and `tables.py`.
 """
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from records import NUMBERS, TABLES, NoRecord
+from records import NoRecord
+from tables import TABLES
+from values import NUMBERS
 
 ROOT = Path(__file__).parent.parent.parent
-NUMBER = re.compile(r"(?P<number>\d[\d.,]*(?: ± [\d.]+)?(?:e-?\d+)?)(?P<after>\**)(?P<note><!-- (?P<call>\w+\([^()]*\)) -->)")
-TABLE = re.compile(r"(?P<note><!-- (?P<call>\w+\([^()]*\)) -->\n\n)(?P<table>(?:\|.*\n)+)(?P<end>\n<!-- end -->)")
+CALL = r"<!-- (?P<call>\w+\([^()]*\)) -->"
+NUMBER = re.compile(rf"\d[\d.,]*(?: ± [\d.]+)?(?:e-?\d+)?(?P<after>\**)(?P<note>{CALL})")
+TABLE = re.compile(rf"(?P<note>{CALL}\n\n)(?:\|.*\n)+(?P<end>\n<!-- end -->)")
 NOTE = re.compile(r"<!-- (?:\w+\([^()]*\)|end) -->")
 
 
@@ -44,7 +46,12 @@ def loose_notes(text: str) -> list[str]:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page: filled in, and without the notes."""
-    return NOTE.sub("", fill(markdown))
+    from mkdocs.exceptions import PluginError
+
+    try:
+        return NOTE.sub("", fill(markdown))
+    except NoRecord as error:
+        raise PluginError(str(error)) from None
 
 
 def pages() -> Iterator[Path]:
@@ -60,18 +67,19 @@ def _value(call: str, functions: dict[str, Callable[..., str]]) -> str:
         raise NoRecord(f"{call}: {error if isinstance(error, NoRecord) else repr(error)}") from None
 
 
-def main() -> int:
+def main() -> None:
     for page in pages():
-        text = page.read_text()
-        filled = fill(text)
+        name, text = page.relative_to(ROOT), page.read_text()
+        try:
+            filled = fill(text)
+        except NoRecord as error:
+            raise SystemExit(f"{name}: {error}") from None
+        if loose_notes(filled):
+            raise SystemExit(f"{name}: {loose_notes(filled)[0]} stands behind no number and around no table")
         if filled != text:
             page.write_text(filled)
-            print(f"filled in: {page.relative_to(ROOT)}")
-        for note in loose_notes(filled):
-            print(f"{page.relative_to(ROOT)}: {note} stands behind no number and around no table", file=sys.stderr)
-            return 1
-    return 0
+            print(f"filled in: {name}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
