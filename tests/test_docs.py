@@ -108,7 +108,7 @@ def test_every_public_name_has_a_docstring(hook):
 
 def test_the_build_stops_at_a_public_name_without_a_docstring(hook, tmp_path, monkeypatch):
     (tmp_path / "docs" / "api").mkdir(parents=True)
-    (tmp_path / "docs" / "api" / "all.md").write_text("::: discover.open\n")
+    (tmp_path / "docs" / "api" / "all.md").write_text("::: discover.open\n\n::: discover.closed\n")
     (tmp_path / "discover").mkdir()
     (tmp_path / "discover" / "__init__.py").write_text('"""A package."""\n')
     listed = '__all__ = ["SAID", "UNSAID", "Kind"]\nSAID = 1\n"""One."""\nUNSAID = HIDDEN = 2\n'
