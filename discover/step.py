@@ -40,6 +40,7 @@ def take_step(
       >>> params, state = take_step(tx, jnp.ones((2, 3)), state, params, cluster_ids=jnp.array([0, 1]))
     """
     if isinstance(optimizer, GroupTransformation):
+        params = jax.tree.map(jnp.asarray, params)
         context = context._replace(answer_moved=True)
         answer, state = optimizer.update(grads, state, params, context=context, **extra)
         if isinstance(answer, Moved):

@@ -66,9 +66,6 @@ def grouped_conv_general_dilated(
     return _conv(options, lhs, rhs)
 
 
-vars(grouped_conv_general_dilated)["by_group"] = True  # what models may ask a convolution
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _conv(options, lhs, rhs):
     return lax.conv_general_dilated(lhs, rhs, *options)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 OLDEST = 8.0  # compute capability: Triton, which compiles the kernels, knows NVIDIA GPUs from Ampere (2020) on
 
@@ -26,6 +27,18 @@ def choose(*, cpu: Callable[[], T], gpu: Callable[[], T], other: Callable[[], T]
     if runs_kernels():
         ways["cuda"] = gpu
     return jax.lax.platform_dependent(**ways, default=other)
+
+
+def row_major(params: T) -> T:
+    """Keeps XLA for GPUs from carrying parameters through a training loop in the layout of a convolution.
+
+    The update's kernel reads and writes row-major parameters, or steps that are added to them; others need a copy.
+    """
+
+    def constrained() -> T:
+        return jax.tree.map(lambda p: with_layout_constraint(p, Layout(major_to_minor=tuple(range(p.ndim)))), params)
+
+    return choose(cpu=lambda: params, gpu=constrained, other=lambda: params)
 
 
 def is_cpu() -> bool:

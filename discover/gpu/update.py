@@ -1,7 +1,9 @@
 """Which version of the rule runs where, and what each backend needs to run it well."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,9 @@ from discover.gpu import device, update_kernel
 from discover.gpu.parameters import Parameter, Result, Update, map_parameters, small_ones_together
 from discover.gpu.stacked import update_stacked
 from discover.rule import Weights
-from discover.sharding.slices import Slices
+
+if TYPE_CHECKING:
+    from discover.sharding.slices import Slices
 
 FEW_CLUSTERS = 6
 VECTOR = {"offset": "vector", "move": "param"}
@@ -97,7 +101,7 @@ def _kernels_on_slices(weights: Weights, slices: Slices) -> Update:
         # Not found: an optimizer around this one has made another tree of the parameters.
         if leaf is None or not _has_kernel(one):
             return _plain(weights, one)
-        asked = {"offset": one.offset, "move": one.move}
+        asked = {"move": one.move, "offset": one.offset}  # in the order of the alphabet, as trees have their keys
         numbers = {name: value._replace(**{VECTOR[name]: None}) for name, value in asked.items() if value is not None}
         vectors = [getattr(asked[name], VECTOR[name]) for name in numbers]
 

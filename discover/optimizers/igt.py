@@ -139,12 +139,12 @@ def igt(
             return moved + ahead.astype(moved.dtype) * (moved - before) - now
 
         shifted = jax.tree.map(shifted_step, true_params, state.params, params)
-        own: Any = (state.steps + 1, true_params, average)
+        steps = state.steps + 1
         if group_sizes is not None:
             counts = jnp.any(jnp.asarray(group_sizes) > 0)
-            own = keep_unless(counts, own, state[:3])
+            steps, true_params, average = keep_unless(counts, (steps, true_params, average), state[:3])
             shifted = jax.tree.map(lambda u: jnp.where(counts, u, 0), shifted)
-        return shifted, IgtState(*own, inner_state)
+        return shifted, IgtState(steps, true_params, average, inner_state)
 
     return GroupTransformation(init, update)
 

@@ -27,14 +27,13 @@ import optax
 from jax.typing import DTypeLike
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from discover.checks import check_unit_interval
 from discover.clusters import Clusters
 from discover.context import NO_CONTEXT, GroupTransformation, Scalar
 from discover.direction import scale_by_discover
 from discover.gpu import device
 from discover.groups import mean_over_groups
 from discover.optimizers.compose import Mask, optimizer_from
-from discover.optimizers.plain import scale_by_qhm
+from discover.optimizers.plain import scale_by_adam, scale_by_qhm
 
 LABELS = ("muon", "adam")
 SIZE = 0.2  # of a step's numbers, in the root of their mean square: about what Adam's are
@@ -161,8 +160,7 @@ def scale_by_orthogonal(
     `optax.chain(scale_by_discover(...), scale_by_orthogonal(), ...)` is `discover_muon`. The arguments are those of
     `muon`. The state is that of `optax.scale_by_adam` for the parameters that are not made orthogonal.
     """
-    check_unit_interval("beta2", beta2)
-    adam = optax.scale_by_adam(0.0, beta2, eps)
+    adam = scale_by_adam(0.0, beta2, eps)
 
     def init(params):
         return adam.init(_those("adam", labels_of(params, labels), params))

@@ -78,10 +78,11 @@ def adam(
 
 
 def scale_by_adam(beta1: Scalar, beta2: Scalar, eps: Scalar) -> optax.GradientTransformation:
-    """`optax.scale_by_adam`, with its momenta checked."""
+    """`optax.scale_by_adam` for a direction, which is in float32 or wider whatever the parameters are in."""
     check_unit_interval("beta1", beta1)
     check_unit_interval("beta2", beta2)
-    return optax.scale_by_adam(beta1, beta2, eps)  # pyright: ignore[reportArgumentType] (traced values are fine)
+    inner = optax.scale_by_adam(beta1, beta2, eps)  # pyright: ignore[reportArgumentType] (traced values are fine)
+    return optax.GradientTransformation(lambda params: inner.init(zeros_like_wide(params)), inner.update)
 
 
 class QhmState(NamedTuple):

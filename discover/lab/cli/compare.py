@@ -141,8 +141,8 @@ def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
 
 def remarks(record: dict[str, Any]) -> list[str]:
     """What the table says in words: who is ahead, and by how much of what clustering costs."""
-    from discover.lab.report.page import headline_rows, won_back
     from discover.lab.report.style import series_name
+    from discover.lab.report.tables import headline_rows, won_back
 
     lines = []
     best, plain, control = headline_rows(record["rows"])

@@ -217,10 +217,7 @@ class Clustering:
 
     @classmethod
     def augmentations(cls, num_examples: int) -> Clustering:
-        """One cluster each for flip, Mixup and CutMix; each holds every example, and each has probability ⅓.
-
-        A group's cluster id then says which of them to apply to it (`discover.lab.data.images.augment`).
-        """
+        """One cluster each for flip, Mixup and CutMix (see `Augmentation`): each holds every example, with p = ⅓."""
         return cls("augmentations", num_examples, AUGMENTATIONS, (1 / 3,) * 3, None)
 
     @classmethod
@@ -236,14 +233,9 @@ class Clustering:
 
     @classmethod
     def kmeans(cls, features: ArrayLike, num_clusters: int, seed: int = 0) -> Clustering:
-        """k-means (scikit-learn) on pixels or on an embedding.
+        """k-means (scikit-learn) on features [n, …]: pixels, which are scaled to [0, 1], or an embedding as it is.
 
         Above 20,000 examples the mini-batch variant is used. Clusters that come out empty are dropped.
-
-        Args:
-            features: [n, …]; uint8 images are scaled to [0, 1], everything else is taken as it is.
-            num_clusters: how many clusters to look for.
-            seed: of the initialization.
         """
         from sklearn.cluster import KMeans, MiniBatchKMeans
 
@@ -256,13 +248,10 @@ class Clustering:
             flat /= 255
         if not np.all(np.isfinite(flat)):
             raise DataError("k-means needs finite features, got NaN or infinity")
-        # On CIFAR-10's size this takes about 6 s of CPU; three starts with twice the batch took 26 s.
-        options: dict[str, Any] = {"random_state": seed % 2**32, "n_init": 3}
-        if len(flat) > 20_000:
-            options |= {"n_init": 1, "batch_size": 2048, "max_iter": 10}
-            model = MiniBatchKMeans(num_clusters, **options)
-        else:
-            model = KMeans(num_clusters, **options)
+        options: Any = {"n_clusters": num_clusters, "random_state": seed % 2**32, "n_init": 3}
+        model = KMeans(**options)
+        if len(flat) > 20_000:  # on CIFAR-10's size about 6 s of CPU; three starts with twice the batch took 26 s
+            model = MiniBatchKMeans(**{**options, "n_init": 1, "batch_size": 2048, "max_iter": 10})
         ids = model.fit_predict(flat)
         return cls.from_assignments(np.unique(ids, return_inverse=True)[1], kind="kmeans")
 

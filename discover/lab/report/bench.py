@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from discover.lab.report.figures import _RC
+from discover.lab.report.plotting import LOOK
 from discover.lab.report.style import is_clustered
 from discover.registry import REFERENCE
 
@@ -28,7 +28,7 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
         f"{row['optimizer']}  G={row['groups']}, N={row['clusters']}" if has and several else row["optimizer"]
         for row, has in zip(rows, clustered)
     ]
-    with plt.rc_context(_RC):
+    with plt.rc_context(LOOK):
         figure, axes = plt.subplots(figsize=(7.2, 1.2 + 0.34 * len(rows)), layout="constrained")
         places = range(len(rows))[::-1]
         ratios = [row["ratio"] for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,13 @@ from discover.lab.data.clustering import Clustering
 from discover.lab.data.errors import DataError, check_at_least, check_choice
 from discover.lab.data.noise import LabelNoise
 
-COMPOSITIONS = ("random", "balanced", "shuffled", "given")
+_ORDERS: dict[str, Callable[[BatchPlan], RandomOrder | BalancedOrder | GivenOrder]] = {
+    "random": lambda plan: RandomOrder(plan.clustering.probs, plan.seed),
+    "balanced": lambda plan: BalancedOrder(plan.clustering.probs, plan.seed),
+    "shuffled": lambda plan: GivenOrder(np.zeros(plan.groups, dtype=np.int64)),
+    "given": lambda plan: GivenOrder(np.asarray(plan.given)),
+}
+"""By composition: which cluster each group draws."""
 _MOST = 2**31 - 1  # labels are int32
 _AHEAD = 1 << 16  # `batch` works out about this many examples at once
 
@@ -76,7 +83,7 @@ class BatchPlan:
         self.labels = np.asarray(labels)
         self.groups = check_at_least("groups", groups, 1)
         self.group_size = check_at_least("group_size", group_size, 1)
-        self.composition = check_choice("composition", composition, COMPOSITIONS)
+        self.composition = check_choice("composition", composition, _ORDERS)
         self.seed = check_at_least("seed", seed, 0)
         if self.labels.shape != (clustering.num_examples,):
             have = f"labels of shape {self.labels.shape}"
@@ -109,14 +116,7 @@ class BatchPlan:
 
     def _prepare(self) -> None:
         """Set up what is only remembered, never needed: a copy of the plan starts without it."""
-        if self.given is not None:
-            self._order = GivenOrder(self.given)
-        elif self.composition == "shuffled":
-            self._order = GivenOrder(np.zeros(self.groups, dtype=np.int64))
-        elif self.composition == "balanced":
-            self._order = BalancedOrder(self.clustering.probs, self.seed)
-        else:
-            self._order = RandomOrder(self.clustering.probs, self.seed)
+        self._order = _ORDERS[self.composition](self)
         if self.clustering.noise is not None:
             self._passes = ObservedPasses(self.labels, self.clustering.noise, self.seed)
         else:

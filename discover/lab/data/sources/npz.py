@@ -97,8 +97,8 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
                 raise DataError(f"{path} has {layout[0]!r} but not {missing[0]!r}")
             parts = [arrays[key] for key in layout]
             classes, (train_labels, test_labels) = _classes(path, parts[1], parts[3])
-            train = Split(_images(path, parts[0]), train_labels, _columns(arrays, "train_", layout, len(parts[0])))
-            test = Split(_images(path, parts[2]), test_labels, _columns(arrays, "test_", layout, len(parts[2])))
+            train = Split(_images(path, parts[0]), train_labels, _columns(arrays, "train_", layout))
+            test = Split(_images(path, parts[2]), test_labels, _columns(arrays, "test_", layout))
             return Dataset(name, train, test, len(classes), classes)
     if "images" not in arrays or "labels" not in arrays:
         keys = ", ".join(sorted(arrays)) or "nothing"
@@ -135,10 +135,6 @@ def _classes(path: str | os.PathLike[str], *labels: NDArray) -> tuple[tuple[str,
     return tuple(str(c) for c in range(int(together.max()) + 1)), [part.astype(np.int32) for part in labels]
 
 
-def _columns(arrays: dict[str, NDArray], prefix: str, layout: tuple[str, ...], rows: int) -> dict[str, NDArray]:
-    """The columns of one part: prefix taken off, and as long as the part is."""
-    named = {key[len(prefix) :]: key for key in arrays if key.startswith(prefix) and key not in layout}
-    for name, key in named.items():
-        if arrays[key].ndim == 0 or len(arrays[key]) != rows:
-            raise DataError(f"column {name!r} must have {rows} rows, got {key} of shape {arrays[key].shape}")
-    return {name: arrays[key] for name, key in named.items()}
+def _columns(arrays: dict[str, NDArray], prefix: str, layout: tuple[str, ...]) -> dict[str, NDArray]:
+    """The columns of one part, with the prefix taken off."""
+    return {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix) and key not in layout}

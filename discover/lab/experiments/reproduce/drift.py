@@ -22,13 +22,12 @@ from discover.lab.experiments.run.build import (
     build_members,
     build_network_for,
     build_plan,
-    build_programs,
-    drawer,
     total_steps,
     traced_names,
 )
-from discover.lab.training.placement import Placement
-from discover.lab.training.program import Members
+from discover.lab.experiments.run.programs import build_programs
+from discover.lab.training.devices import Devices
+from discover.lab.training.feed import draw_batches
 
 __all__ = ["drift_of", "measure_drift"]
 
@@ -52,16 +51,16 @@ def measure_drift(
     steps = total_steps(config, dataset)
     plan = build_plan(config, dataset, member.seed)
     programs = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
-    placement = Placement()
-    members = Members(*placement.members(tuple(build_members(config, [member], names, steps)[0])))
-    images, draw = placement.data(dataset.train.images), drawer([plan])
+    devices = Devices()
+    members = devices.put_everywhere(build_members(config, [member], names, steps)[0])
+    images = devices.put_training_examples(dataset.train.images)
     measure = jax.jit(lambda opt_state: drift_of(opt_state, plan.probs))
     state, lines = programs.start(members), []
     size = programs.steps_per_dispatch
     for first in range(0, steps, size):
         check_time()
         count = min(size, steps - first)
-        batches = placement.batches(draw(first, size))
+        batches = devices.put_batches(draw_batches([plan], first, count, size), dataset.train.images)
         state, metrics = programs.advance(state, members, batches, images, first, count)
         loss = float(np.mean(np.asarray(metrics.loss)[:count]))
         drift = float(measure(jax.tree.map(lambda x: x[0], state.opt_state)))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discover.lab.training.log import MemberLog
+from discover.lab.training.metrics import MemberLog
 
 STEPS, MEMBERS = 23, 2
 

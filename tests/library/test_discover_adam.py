@@ -63,21 +63,6 @@ def test_a_trajectory_against_plain_numpy():
     exact(path, np.array(expected))
 
 
-def test_an_empty_batch_changes_nothing():
-    tx = discover.discover_adam(0.1, discover.Clusters.uniform(3), weight_decay=0.1)
-    params = jnp.ones(4)
-    state = tx.init(params)
-    updates, state = tx.update(jnp.ones((2, 4)), state, params, cluster_ids=jnp.array([0, 2]))
-    params = optax.apply_updates(params, updates)
-    nothing = jnp.zeros(2, jnp.int32)
-    updates, after = tx.update(
-        jnp.full((2, 4), jnp.nan), state, params, cluster_ids=jnp.array([0, 2]), group_sizes=nothing
-    )
-    exact(updates, 0 * params)
-    for now, before in zip(jax.tree.leaves(after), jax.tree.leaves(state)):
-        np.testing.assert_array_equal(now, before)
-
-
 @pytest.mark.parametrize("name", ["beta", "nu", "beta1", "beta2"])
 def test_a_rate_outside_of_0_to_1_is_named(name):
     with pytest.raises(ValueError, match=rf"{name} must be in \[0, 1\], got 1.5"):

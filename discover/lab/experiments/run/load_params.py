@@ -19,15 +19,14 @@ from discover.lab.experiments.run.build import (
     build_members,
     build_network_for,
     build_plan,
-    build_programs,
     in_parts,
     total_steps,
     traced_names,
 )
+from discover.lab.experiments.run.programs import build_programs
 from discover.lab.training.checkpoint import Checkpoints, DamagedCheckpoint
+from discover.lab.training.devices import Devices
 from discover.lab.training.errors import RunError
-from discover.lab.training.placement import Placement
-from discover.lab.training.program import Members
 from discover.registry import choose
 
 
@@ -43,7 +42,7 @@ def restore_params(path: Path, *, which: str = "last", dataset: Dataset | None =
     if not parts or not everyone:
         raise RunError(f"{path} has no checkpoints")
     names = traced_names(config, everyone)
-    dataset, placement = dataset if dataset is not None else build_data(config), Placement()
+    dataset, devices = dataset if dataset is not None else build_data(config), Devices()
     steps, network = total_steps(config, dataset), build_network_for(config, dataset)
     groups = in_parts(config, everyone, network.num_parameters)
     if len(parts) < len(groups):
@@ -54,13 +53,13 @@ def restore_params(path: Path, *, which: str = "last", dataset: Dataset | None =
     programs = build_programs(config, dataset, network, probs)
     found = []
     for group, folder in zip(groups, parts):
-        arrays = Members(*placement.members(tuple(build_members(config, group, names, steps)[0])))
+        arrays = devices.put_everywhere(build_members(config, group, names, steps)[0])
         store = Checkpoints(folder, keep=config.training.keep)
         try:
             step = store.best_step() if which == "best" else (store.steps() or [None])[-1]
             if step is None:
                 raise RunError(f"{path} has no {which} checkpoint")
-            state, _ = store.restore(step, placement.like(programs.abstract_state(arrays)))
+            state, _ = store.restore(step, devices.like(programs.abstract_state(arrays)))
         except DamagedCheckpoint as error:
             raise RunError(f"{path}: {error}") from None
         finally:

@@ -1,4 +1,8 @@
-"""The watch that every process of a run keeps over the others, through signs of life that all of them see."""
+"""The watch that every process of a run keeps over the others, through signs of life that all of them see.
+
+When the signs of one are missing for too long, the others say whose in one line and end, whatever their main threads
+are waiting for: the last checkpoint is on disk, and all processes can be started again with ``--resume``.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,14 @@ from typing import Any
 LOST_WORKER = 75
 """Exit code of a process that stopped because another one was lost (EX_TEMPFAIL: start all again)."""
 
+TIMEOUT = 60.0
+"""Seconds that a worker may be behind the others without progress; then it is lost.
+
+They count from when the first of the others came further, not from when the worker itself last did: a compilation, a
+long dispatch or an evaluation that all are busy with may take as long as it likes. A third of the timeout is enough
+without a sign of life, which a process gives every second whatever it is busy with.
+"""
+
 BEAT = 1.0
 """Seconds between signs of life."""
 
@@ -23,21 +35,21 @@ CERTAIN = 5.0
 """Seconds without a sign of life that are enough when a collective has failed already."""
 
 
-class Watch(threading.Thread):
+class Heartbeat(threading.Thread):
     """Gives signs of life, and looks for those of the others.
 
     Args:
         client: the store of keys and values.
         index: which process this is.
         count: how many there are.
-        timeout: see :data:`discover.lab.training.processes.TIMEOUT`.
+        timeout: see :data:`TIMEOUT`.
         clock: seconds that never go back.
     """
 
     def __init__(
         self, client: Any, index: int, count: int, timeout: float, clock: Callable[[], float] = time.monotonic
     ):
-        super().__init__(name="discover-watch", daemon=True)
+        super().__init__(name="discover-heartbeat", daemon=True)
         self.progress = 0
         self.suspicious = False
         self._client, self._index, self._count, self._timeout = client, index, count, timeout

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from discover import igt_eval_params
-from discover.lab.training.step import Hyper, Step, StepBatch, StepMetrics, TrainState
+from discover.lab.training.devices import AXIS, Devices
+from discover.lab.training.evaluate import Evaluate
+from discover.lab.training.step import Hyper, MakeOptimizer, Step, StepBatch, StepMetrics, TrainState
+from discover.sharding.optimizer import sharded_eval_params
 
 
 class Members(NamedTuple):
@@ -29,25 +31,37 @@ class Members(NamedTuple):
 
 
 class Compiled:
-    """Compiles functions on first use for the shapes at hand, keeps them, and counts the time it took."""
+    """A jitted function, compiled on first use for the shapes at hand, and how long that took.
 
-    def __init__(self) -> None:
-        self.compile_seconds = 0.0
-        self._ready: dict[Any, Callable[..., Any]] = {}
+    ``jax.jit`` keeps what it compiled, but neither compiles without calling nor tells the time, which is no part of
+    the steps per second.
 
-    def call(self, name: str, function: Any, *arguments: Any) -> Any:
-        """Calls the jitted ``function``, compiled before if these shapes were seen before."""
-        return self.prepare(name, function, *arguments)(*arguments)
+    Args:
+        function: to be compiled.
+        options: of ``jax.jit``.
+    """
 
-    def prepare(self, name: str, function: Any, *arguments: Any) -> Callable[..., Any]:
-        """Compiles the jitted ``function`` for these arguments, without calling it."""
+    def __init__(self, function: Callable[..., Any], **options: Any):
+        self.seconds = 0.0
+        self._jitted = jax.jit(function, **options)
+        self._ready: dict[Any, Any] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.prepare(*arguments)(*arguments)
+
+    def prepare(self, *arguments: Any) -> Any:
+        """Compiles for these arguments, without calling."""
         leaves, structure = jax.tree.flatten(arguments)
-        key = (name, structure, tuple((np.shape(x), jnp.result_type(x)) for x in leaves))
+        key = (structure, tuple((np.shape(x), jnp.result_type(x)) for x in leaves))
         if key not in self._ready:
             began = time.perf_counter()
-            self._ready[key] = function.lower(*arguments).compile()
-            self.compile_seconds += time.perf_counter() - began
+            self._ready[key] = self._jitted.lower(*arguments).compile()
+            self.seconds += time.perf_counter() - began
         return self._ready[key]
+
+    def shapes(self, *arguments: Any) -> Any:
+        """The shapes and types of what it returns, without computing it."""
+        return jax.eval_shape(self._jitted, *arguments)
 
 
 def over_members(mode: str, function: Callable[..., Any], arguments: Any) -> Any:
@@ -61,9 +75,8 @@ def over_members(mode: str, function: Callable[..., Any], arguments: Any) -> Any
     """
     if mode == "map":
         return jax.lax.map(lambda a: function(*a), arguments)
-    if (
-        jax.tree.leaves(arguments)[0].shape[0] == 1
-    ):  # an axis of one would still turn each convolution into a batched one
+    # An axis of one would still turn each convolution into a batched one.
+    if jax.tree.leaves(arguments)[0].shape[0] == 1:
         return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], arguments)))
     return jax.vmap(function)(*arguments)
 
@@ -75,33 +88,29 @@ class ModelPrograms:
         init: ``init(key) -> params``.
         evaluate: see :func:`discover.lab.training.evaluate.make_evaluate`.
         member_mode: see :func:`over_members`.
+        devices: that compute; None: one device.
     """
 
     def __init__(
         self,
         init: Callable[[jax.Array], Any],
-        evaluate: Callable[[Any, jax.Array, jax.Array], StepMetrics],
+        evaluate: Evaluate,
         *,
         member_mode: str = "vmap",
+        devices: Devices | None = None,
     ):
-        self.compiled = Compiled()
-
         def start(seeds: jax.Array) -> Any:
             return over_members(member_mode, lambda seed: init(init_key(seed)), (seeds,))
 
         def judge(params: Any, images: jax.Array, labels: jax.Array) -> StepMetrics:
             return over_members(member_mode, lambda own: evaluate(own, images, labels), (params,))
 
-        self.jitted_start = jax.jit(start)
-        self._judge = jax.jit(judge)
-
-    def start(self, seeds: jax.Array) -> Any:
-        """Returns the initial parameters of all members, leaves [M, ...]."""
-        return self.compiled.call("start", self.jitted_start, seeds)
-
-    def evaluate(self, params: Any, images: jax.Array, labels: jax.Array) -> StepMetrics:
-        """Returns loss and accuracy [M] on a split."""
-        return self.compiled.call("evaluate", self._judge, params, images, labels)
+        self.member_mode = member_mode
+        self.devices = Devices() if devices is None else devices
+        self.start = Compiled(start, out_shardings=self.devices.whole)
+        """``start(seeds)``: the initial parameters of all members, leaves [M, ...]."""
+        self.evaluate = Compiled(judge, out_shardings=self.devices.whole)
+        """``evaluate(params, images, labels)``: loss and accuracy [M] on a split."""
 
 
 class Programs:
@@ -112,24 +121,16 @@ class Programs:
         make_optimizer: builds the optimizer from traced hyperparameters.
         step: see :func:`discover.lab.training.step.make_step`.
         steps_per_dispatch: the largest number of steps in one call.
-        member_mode: see :func:`over_members`.
     """
 
-    def __init__(
-        self,
-        model: ModelPrograms,
-        make_optimizer: Callable[[Hyper], optax.GradientTransformationExtraArgs],
-        step: Step,
-        *,
-        steps_per_dispatch: int,
-        member_mode: str = "vmap",
-    ):
+    def __init__(self, model: ModelPrograms, make_optimizer: MakeOptimizer, step: Step, *, steps_per_dispatch: int):
         self.steps_per_dispatch = steps_per_dispatch
-        self._model = model
-        self._compiled = Compiled()
+        self._model, self._devices = model, model.devices
+        mode, devices = model.member_mode, model.devices
 
         def start(params: Any, hyper: Hyper) -> Any:
-            return over_members(member_mode, lambda h, p: make_optimizer(h).init(p), (hyper, params))
+            opt_state = over_members(mode, lambda h, p: make_optimizer(h).init(p), (hyper, params))
+            return devices.keep_in_place(TrainState(params, opt_state)).opt_state
 
         def advance(
             state: TrainState,
@@ -145,29 +146,40 @@ class Programs:
                 state, log = carry
                 own = jax.tree.map(lambda a: a[i][members.plan], batches)
 
-                def one(state: Any, hyper: Hyper, key: jax.Array, batch: StepBatch) -> Any:
-                    return step(state, hyper, key, first + i, batch, images)
+                def one(state: TrainState, hyper: Hyper, key: jax.Array, batch: StepBatch) -> Any:
+                    return step(
+                        make_optimizer(hyper), state, key, first + i, batch, images, clip_norm=hyper.get("clip_norm")
+                    )
 
-                state, metrics = over_members(member_mode, one, (state, members.hyper, keys, own))
+                state, metrics = over_members(mode, one, (state, members.hyper, keys, own))
                 return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, metrics)
 
             empty = jnp.zeros((steps_per_dispatch, len(members.seeds)), jnp.float32)
             # The number of steps is an argument: any stretch of a run, and so any way of cutting it in two, executes
             # the very same program, which is what makes a resumed run equal to the last bit.
-            return jax.lax.fori_loop(0, count, body, (state, StepMetrics(empty, empty)))
+            state, metrics = jax.lax.fori_loop(0, count, body, (state, StepMetrics(empty, empty)))
+            return devices.keep_in_place(state), devices.keep_everywhere(metrics)
 
-        self._start = jax.jit(start)
-        self._advance = jax.jit(advance, donate_argnums=0)
+        def gather(state: TrainState) -> Any:
+            def one(opt_state: Any, params: Any) -> Any:
+                return sharded_eval_params(opt_state, params, devices.mesh, data_axis=AXIS)
+
+            return over_members(mode, one, (state.opt_state, state.params))
+
+        self._start = Compiled(start)
+        self._advance = Compiled(advance, donate_argnums=0)
+        self._gather = Compiled(gather, out_shardings=devices.whole)
 
     @property
     def compile_seconds(self) -> float:
         """Time spent compiling so far, here and for the shared part."""
-        return self._compiled.compile_seconds + self._model.compiled.compile_seconds
+        programs = (self._start, self._advance, self._gather, self._model.start, self._model.evaluate)
+        return sum(program.seconds for program in programs)
 
     def start(self, members: Members) -> TrainState:
         """Returns the initial state of all members, leaves [M, ...]."""
         params = self._model.start(members.seeds)
-        return TrainState(params, self._compiled.call("start", self._start, params, members.hyper))
+        return TrainState(params, self._start(params, members.hyper))
 
     def advance(
         self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array, first: int, count: int
@@ -185,14 +197,11 @@ class Programs:
         Returns:
             The new state, and metrics [steps_per_dispatch, M]. Returns before the device is done.
         """
-        numbers = np.int32(first), np.int32(count)
-        return self._compiled.call("advance", self._advance, state, members, batches, images, *numbers)
+        return self._advance(state, members, batches, images, np.int32(first), np.int32(count))
 
     def prepare_advance(self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array) -> Any:
         """Compiles :meth:`advance` for these shapes, so that the first call is as quick as the others; returns it."""
-        return self._compiled.prepare(
-            "advance", self._advance, state, members, batches, images, np.int32(0), np.int32(0)
-        )
+        return self._advance.prepare(state, members, batches, images, np.int32(0), np.int32(0))
 
     def evaluate(self, state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
         """Returns loss and accuracy [M] on a split, at IGT's true parameters or everyone else's own."""
@@ -200,12 +209,12 @@ class Programs:
 
     def eval_params(self, state: TrainState) -> Any:
         """Returns the parameters that the state means to be judged by, leaves [M, ...]."""
-        return igt_eval_params(state.opt_state, state.params)
+        return self._gather(state) if self._devices.several else igt_eval_params(state.opt_state, state.params)
 
     def abstract_state(self, members: Members) -> TrainState:
         """Returns the shapes and types of the state, without computing it."""
-        params = jax.eval_shape(self._model.jitted_start, members.seeds)
-        return TrainState(params, jax.eval_shape(self._start, params, members.hyper))
+        params = self._model.start.shapes(members.seeds)
+        return TrainState(params, self._start.shapes(params, members.hyper))
 
 
 def init_key(seed: Any) -> jax.Array:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from discover.sharding.traffic import bytes_sent, collectives, count_kinds
+from benchmarks.traffic import bytes_sent, collectives, count_kinds
 
 LINES = {
     "%a = f32[8,4]{1,0} all-reduce(%x), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add": (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discover.lab.training.schedule import factor, schedule
+from discover.lab.training.learning_rate import factor, schedule
 
 
 @settings(max_examples=50, deadline=None)

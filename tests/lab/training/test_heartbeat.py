@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discover.lab.training.watch import Watch as RealWatch
+from discover.lab.training.hosts.heartbeat import Heartbeat
 
 TIMEOUT = 10.0
 TICK = 0.25
@@ -25,7 +25,7 @@ class Store:
         return [(key, value) for key, value in self.values.items() if key.startswith(prefix)]
 
 
-class Watch(RealWatch):
+class Watch(Heartbeat):
     """A watch that notes the stop instead of ending the process."""
 
     stopped = None
