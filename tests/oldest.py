@@ -6,7 +6,7 @@ python tests/oldest.py        # jax==0.10 optax==0.2.7 … and those of the extr
 import tomllib
 from pathlib import Path
 
-EXTRAS = ("lab", "streaming", "sweep", "page", "tensorboard")
+EXTRAS = ("lab", "sweep", "page", "tensorboard")
 
 
 def oldest() -> list[str]:

@@ -21,8 +21,8 @@ from discover.__main__ import LAB
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OPTIONAL = ("streaming", "sweep", "page", "tensorboard")
-OPTIONAL_MODULES = ("grain", "optuna", "altair", "vl_convert", "tensorboardX")
+OPTIONAL = ("sweep", "page", "tensorboard")
+OPTIONAL_MODULES = ("optuna", "altair", "vl_convert", "tensorboardX")
 
 
 def run(*command, **options):

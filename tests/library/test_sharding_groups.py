@@ -79,7 +79,7 @@ def test_groups_that_lie_on_devices_are_updated_without_moving_whole_gradients(k
     assert_close(update(spread, ids, sizes), whole(grads, ids, sizes))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_any_ids_and_sizes_give_the_update_of_one_device(data):
     ids = jnp.array(data.draw(st.lists(st.integers(-1, 4), min_size=8, max_size=8)))
@@ -100,7 +100,7 @@ def test_any_ids_and_sizes_give_the_update_of_one_device(data):
     assert_close(sharded(grads, ids, sizes), whole(grads, ids, sizes))
 
 
-@pytest.mark.parametrize("name", ["discover_qhm", "discover_igt", "paper_discover_qhm"])
+@pytest.mark.parametrize("name", ["discover_qhm", "discover_igt"])
 def test_every_optimizer_may_have_its_groups_averaged_by_cluster_before_they_are_sent(name):
     whole, sharded = _updates(2, 2, name=name)
     ids, sizes = jnp.array([0, 1, 1, 0, 3, 2, 3, 3]), jnp.array([1, 2, 3, 4, 0, 2, 2, 1])

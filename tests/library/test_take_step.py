@@ -34,7 +34,6 @@ def update_and_add(tx, grads, state, params, **extra):
     ("options", "small", "expected"),
     [
         ({"weight_decay": 0.2}, 0, {(), (3, 5), (7,)}),
-        ({"l2": 0.1, "mask": lambda params: jax.tree.map(lambda p: p.ndim > 1, params)}, 2**18, {(8,), (3, 5)}),
         ({"weight_decay": 0.2, "mask": {"scale": True, "kernel": False, "shift": True}}, 2**18, {(8,), (3, 5)}),
         ({"buffer_dtype": jnp.bfloat16, "l2": 0.1, "weight_decay": 0.2}, 2**18, {(23,)}),
     ],
