@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from discover.lab.data import Clustering, Dataset, Split
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.diagnose import DiagnosisOptions, diagnose
+from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
-from discover.lab.experiments.diagnose.measurement import judgeable
+from discover.lab.experiments.diagnose.gradient_sample import judgeable
 from discover.lab.experiments.diagnose.validate_advice import Plan, rank_correlation, validate
 from discover.lab.experiments.run.build import build_data
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from discover.lab import records
 from discover.lab.data import BatchPlan, Dataset, Split
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import build_clustering, build_data, build_plan
@@ -179,15 +180,22 @@ class SharedDirectory(RunDirectory):
         super().__init__(path)
         self._processes = processes
 
-    def open(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
-        look = super().open
+    def take(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
+        look = super().take
+        sign = self.path / ".seen-by-all"
 
-        def take() -> tuple[bool, str, str]:
+        def leave_a_sign() -> tuple[bool, str, str]:
             finished = look(config, members, resume=resume, overwrite=overwrite)
-            return finished, self.mark(uuid.uuid4().hex), str(self.path.absolute())
+            text = uuid.uuid4().hex
+            records.write_text(sign, text)
+            return finished, text, str(self.path.absolute())
 
-        finished, mark, where = self._processes.agree(take)
-        seen = self._processes.gather(self._sees(mark))
+        try:
+            finished, text, where = self._processes.agree(leave_a_sign)
+            seen = self._processes.gather(self._sees(sign, text))
+        finally:
+            if self._processes.first:
+                sign.unlink(missing_ok=True)
         if not all(seen):
             raise RunError(
                 f"worker {seen.index(False)} does not see what worker 0 writes in {where}: the output folder must be "
@@ -195,10 +203,10 @@ class SharedDirectory(RunDirectory):
             )
         return finished
 
-    def _sees(self, mark: str) -> bool:
+    def _sees(self, sign: Path, text: str) -> bool:
         """Whether this process finds in its folder what the first one has left there."""
         until = time.monotonic() + self.patience
-        while self.read_mark() != mark:
+        while not (sign.exists() and sign.read_text() == text):
             if time.monotonic() > until:
                 return False
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""The between-cluster variance along a run, as a probe of the training loop; see `discover.lab.diagnostics.tracking`."""
+"""The between-cluster variance along a run: a probe of the training loop; see `discover.lab.diagnostics.tracking`."""
 
 from __future__ import annotations
 
