@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from discover.lab.cli import COMMANDS, build_app, main
-from tests.lab.report.synthetic import write_comparison, write_run
+from tests.lab.report.synthetic import write_comparison
 
 SMALL = [
     "--seeds", "2", "--set", "training.steps=20", "--set", "training.eval_every=10", "--set", "model.name=logistic",
@@ -196,19 +196,6 @@ def test_data_that_is_not_there_is_one_line(name, capsys, tmp_path):
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert f"cifar10 is not in {tmp_path / 'empty'}" in err
-
-
-def test_overwriting_keeps_what_a_run_did_not_write(tmp_path):
-    from discover.lab.experiments.run.directory import remove_run
-
-    write_run(tmp_path / "r", "discover")
-    (tmp_path / "r" / "notes.txt").write_text("mine")
-    remove_run(tmp_path / "r")
-    assert [path.name for path in (tmp_path / "r").iterdir()] == ["notes.txt"]
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "metrics.jsonl").write_text("not a run")
-    remove_run(tmp_path / "other")
-    assert (tmp_path / "other" / "metrics.jsonl").exists()
 
 
 def test_a_report_is_drawn_from_records(capsys, tmp_path):

@@ -54,13 +54,15 @@ class Folder:
         noun: what messages call its contents.
         record: the file that makes the folder one of this kind; it is written last of all that a new one starts with.
         files: what else is written, files and folders.
-        inside: folders of other kinds in it, by pattern.
+        inside: folders of other kinds in it: a pattern and the kind.
+        instead: what to do where it holds another one.
     """
 
     noun: ClassVar[str] = "result"
     record: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ()
-    inside: ClassVar[Mapping[str, type[Folder]]] = {}
+    inside: ClassVar[tuple[tuple[str, type[Folder]], ...]] = ()
+    instead: ClassVar[str] = "choose another folder, or overwrite it"
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -129,9 +131,7 @@ class Folder:
             raise FolderError(f"{self.path} cannot be resumed: {error}") from None
         if found:
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-            raise FolderError(
-                f"{self.path} holds another {self.noun} ({found[0]}{more}); choose another folder, or overwrite it"
-            )
+            raise FolderError(f"{self.path} holds another {self.noun} ({found[0]}{more}); {self.instead}")
         return True
 
     def clear(self) -> None:
@@ -172,7 +172,7 @@ class Folder:
         return path.exists() and path.read_text() == self.noun
 
     def _delete(self) -> None:
-        for pattern, kind in self.inside.items():
+        for pattern, kind in self.inside:
             for path in self.path.glob(pattern):
                 kind(path)._delete()
                 for name in (LOCK, REPLACING):
@@ -272,7 +272,7 @@ def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
                 yield from _differences(then[key], now[key], name)
     elif records.finite(then) != records.finite(now):
         shown = f"{path} was {_show(then)}, now {_show(now)}"
-        yield shown if len(shown) <= 100 else f"{path} differs"
+        yield shown if len(shown) <= 100 else f"other {path}"
 
 
 def _show(value: Any) -> str:

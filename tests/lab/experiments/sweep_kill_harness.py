@@ -17,9 +17,10 @@ from pathlib import Path
 
 import optuna
 
-from discover.lab.experiments.sweep import trials as sweep_trials
 from discover.lab.experiments.presets.presets import get_preset
-from discover.lab.experiments.sweep.sweep import make_sweep, sweep
+from discover.lab.experiments.sweep import trials as sweep_trials
+from discover.lab.experiments.sweep.search import make_search
+from discover.lab.experiments.sweep.train import sweep
 
 SMALL = [
     "model.name=logistic", "model.depth=none", "model.width=none", "training.steps=12", "training.eval_every=3",
@@ -32,7 +33,7 @@ AXES = ["learning_rate=0.03,0.3", "nu=0,0.95"]
 def plan(search, kills):
     trials = max(8, 2 * kills) if search == "tpe" else None  # an attempt may end two before it is killed
     axes = {"axes": AXES, "trials": trials, "seed": 3}
-    return make_sweep(get_preset("digits"), "discover", search=search, overrides=SMALL, **axes)
+    return make_search(get_preset("digits"), "discover", method=search, overrides=SMALL, **axes)
 
 
 def kill_at(owner, name, number):

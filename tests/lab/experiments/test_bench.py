@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from discover.lab.experiments import bench as module
-from discover.lab.experiments.bench import BASELINE, HAND_WRITTEN, Candidate, _take_turns, bench, count_operations
+from discover.lab.experiments.bench import table as module
+from discover.lab.experiments.bench.candidates import BASELINE, HAND_WRITTEN, Candidate
+from discover.lab.experiments.bench.operations import count_operations
+from discover.lab.experiments.bench.table import _take_turns, bench
 from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.report.bench import write_bench_figure

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from discover.lab.data import Clustering, Dataset, Split
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
 from discover.lab.experiments.diagnose.gradient_sample import judgeable
-from discover.lab.experiments.diagnose.validate_advice import Plan, rank_correlation, validate
+from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
+from discover.lab.experiments.diagnose.validate_advice import Validation, rank_correlation, validate
 from discover.lab.experiments.run.build import build_data
 
 OPTIONS = DiagnosisOptions(sample=300, warmup_steps=30, numbers=(10,))
@@ -158,11 +158,11 @@ def test_rank_correlation_is_spearmans():
 
 @pytest.mark.slow
 def test_validation_predicts_and_measures_the_same_setting():
-    plan = Plan(
+    tried = Validation(
         groups=(2,), clusterings=("classes", "random"), label_noise=(0.0,), targets=(0.5,), batch_size=16, steps=60,
         momentum_rates=(0.1,), discover_rates=(0.1,), tuning_seeds=(0,), seeds=(1,), betas=(),
     )  # fmt: skip
-    record = validate(config(), plan, options=OPTIONS)
+    record = validate(config(), tried, options=OPTIONS)
     assert [row["clustering"] for row in record["rows"]] == ["classes", "random"]
     for row in record["rows"]:
         assert row["measured"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])

@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from discover.lab.cli.reproduce_others import OTHERS
-from discover.lab.experiments.reproduce import units as module
-from discover.lab.experiments.compare.plan import describe_batches
+from discover.lab.experiments.compare.comparison import describe_batches
 from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.presets import OURS, PLAIN, get_preset
-from discover.lab.experiments.reproduce.plans import ADAM_RATES, RESULTS, SCALES, get_result
-from discover.lab.experiments.reproduce.reproduce import _tune, is_done, reproduce, unit_config, unit_name
+from discover.lab.experiments.reproduce import units as module
+from discover.lab.experiments.reproduce.panels import ADAM_RATES
+from discover.lab.experiments.reproduce.results import RESULTS, SCALES, get_result
+from discover.lab.experiments.reproduce.train import _tune, reproduce
+from discover.lab.experiments.reproduce.units import is_done, unit_config, unit_name
 from discover.lab.records import read_metrics, read_summary
 from discover.lab.report.results import write_drift, write_panel
 

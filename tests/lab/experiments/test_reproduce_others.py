@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from discover.lab.data import Dataset, Split
-from discover.lab.experiments.reproduce import advice as reproduce_advice
-from discover.lab.experiments.reproduce import variance as reproduce_variance
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.diagnose.steps_to_target import Race, until_target
+from discover.lab.experiments.reproduce import advice as reproduce_advice
+from discover.lab.experiments.reproduce import variance as reproduce_variance
 from discover.lab.report import load_run
 from discover.lab.report.validation import write_validation_figure
 from discover.lab.report.variance import write_variance_figure

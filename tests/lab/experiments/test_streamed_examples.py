@@ -9,9 +9,9 @@ from PIL import Image
 from discover.lab.data import Split
 from discover.lab.data.images.rows import Rows
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
 from discover.lab.experiments.diagnose.gradient_sample import PIECE, GradientSample
+from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 from discover.lab.experiments.run.build import build_data
 
 OPTIONS = DiagnosisOptions(sample=600, warmup_steps=30, numbers=(10,))

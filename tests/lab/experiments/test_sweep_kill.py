@@ -70,11 +70,11 @@ def test_processes_on_one_folder_share_the_trials_even_if_one_dies(harness):
 
 def test_a_trial_that_another_process_ends_while_we_look_is_not_taken_again(tmp_path, monkeypatch):
     pytest.importorskip("optuna")
-    from discover.lab.experiments.sweep import optuna_search as sweep_optuna
     from discover.lab.experiments.presets.presets import get_preset
-    from discover.lab.experiments.sweep.sweep import make_sweep
+    from discover.lab.experiments.sweep import optuna_search as sweep_optuna
+    from discover.lab.experiments.sweep.search import make_search
 
-    plan = make_sweep(get_preset("digits"), "discover", axes=["learning_rate=0.1,0.3"], search="tpe", trials=2)
+    plan = make_search(get_preset("digits"), "discover", axes=["learning_rate=0.1,0.3"], method="tpe", trials=2)
 
     class Recorder:
         def lock(self, number):

@@ -53,7 +53,7 @@ class ComparisonFolder(Folder):
     noun = "comparison"
     record = COMPARISON
     files = ("figures", "report.html")
-    inside = {"grids/*": RunDirectory, "runs/*": RunDirectory}  # noqa: RUF012 (a ClassVar of the base)
+    inside = (("grids/*", RunDirectory), ("runs/*", RunDirectory))
 
     def recorded(self) -> dict[str, Any]:
         return _settings(super().recorded())

@@ -92,8 +92,8 @@ def validate(
       save: takes the record after every setting.
 
     Returns:
-      `rows` (one per setting), `rank_correlation`, Momentum's steps on shuffled batches (`shuffled`), what was tried and
-      what it ran on; JSON-able.
+      `rows` (one per setting), `rank_correlation`, Momentum's steps on shuffled batches (`shuffled`), what was tried
+      and what it ran on; JSON-able.
     """
     tried = tried or Validation()
     dataset = build_data(config) if dataset is None else dataset

@@ -40,6 +40,7 @@ class SweepFolder(Folder):
     noun = "sweep"
     record = SWEEP
     files = ("trials", "best", "study.db")
+    instead = "choose another folder"
 
     def recorded(self) -> dict[str, Any]:
         return _settings(super().recorded())
