@@ -85,6 +85,7 @@ def test_turns_are_advised_where_clusters_are_drawn_at_random(found):
     assert "each of 10 is then seen every 10 steps on average" in line
 
 
+@pytest.mark.slow
 def test_given_batches_are_drawn_beside_the_estimate_too():
     every = {"batches.composition": "given", "batches.groups": 10, "batches.given": tuple(range(10))}
     given = diagnose(config(**every), GIVEN_ONLY)
@@ -101,6 +102,7 @@ def test_reason_for_beta_names_the_given_clustering_and_the_cap(found):
     assert "0.98, the most that is advised" in capped
 
 
+@pytest.mark.slow
 def test_label_noise_distinguishes_observed_and_true_classes():
     noisy = diagnose(config(**{"data.label_noise": 0.6}), GIVEN_ONLY)
     rows = {row.name: row for row in noisy.rows}
@@ -109,6 +111,7 @@ def test_label_noise_distinguishes_observed_and_true_classes():
     assert noisy.facts["measured"]["between_share"]["value"] > 0.5
 
 
+@pytest.mark.slow
 def test_a_given_column_and_augmentations_are_judged():
     rng = np.random.default_rng(0)
     labels = np.arange(240) % 4
@@ -134,7 +137,7 @@ def test_clusters_too_small_to_judge_are_put_together(ids):
     assert np.all(np.bincount(merged, minlength=len(shares)) >= 2)
 
 
-@pytest.mark.parametrize("by", ["last-layer", "projected"])
+@pytest.mark.parametrize("by", ["last-layer", pytest.param("projected", marks=pytest.mark.slow)])
 def test_gradients_of_the_loss_which_contain_the_label_find_the_classes(by, tmp_path):
     clustering = find_clusters(config(), 10, by=by, options=OPTIONS)
     labels = build_data(config()).train.labels

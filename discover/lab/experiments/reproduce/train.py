@@ -183,7 +183,9 @@ def _drift(result: Result, found: dict[str, dict[str, Any]], pool: Pool, say: Ca
             for label, unit, config in wanted:
                 if unit not in have:
                     pool.limit.check()
-                    lines = measure_drift(config, pool.dataset(config), check_time=pool.limit.check)
+                    lines = measure_drift(
+                        config, pool.dataset(config), programs=pool.programs, check_time=pool.limit.check
+                    )
                     have[unit] = {"label": label, "unit": unit, "lines": lines}
                     say(f"{result.name} drift: {label}: {lines[-1]['drift']:.2g} at step {lines[-1]['step']}")
         except OutOfTime:
