@@ -113,7 +113,7 @@ class Folder:
         if self._was_being_replaced():
             return False
         if not (self.path / self.record).exists():
-            others = sorted(item.name for item in self.path.iterdir() if item.name not in (LOCK, REPLACING))
+            others = sorted(item.name for item in self.path.iterdir() if not item.name.startswith((LOCK, REPLACING)))
             if others:
                 raise FolderError(
                     f"{self.path} is not empty and holds no {self.noun} ({others[0]}); choose another folder"

@@ -17,6 +17,7 @@ import numpy as np
 from discover.lab import records
 from discover.lab.data import BatchPlan, Dataset, Split
 from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.folder import LOCK
 from discover.lab.experiments.run.build import build_clustering, build_data, build_plan
 from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.training.devices import MeshPlacement, draw_examples, make_mesh
@@ -178,24 +179,19 @@ class SharedDirectory(RunDirectory):
 
     def __init__(self, path: Path, processes: Processes):
         super().__init__(path)
-        self._processes = processes
+        self._processes, self._sign = processes, path / f"{LOCK}.sign"
 
     def take(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
         look = super().take
-        sign = self.path / ".seen-by-all"
 
         def leave_a_sign() -> tuple[bool, str, str]:
             finished = look(config, members, resume=resume, overwrite=overwrite)
             text = uuid.uuid4().hex
-            records.write_text(sign, text)
+            records.write_text(self._sign, text)
             return finished, text, str(self.path.absolute())
 
-        try:
-            finished, text, where = self._processes.agree(leave_a_sign)
-            seen = self._processes.gather(self._sees(sign, text))
-        finally:
-            if self._processes.first:
-                sign.unlink(missing_ok=True)
+        finished, text, where = self._processes.agree(leave_a_sign)
+        seen = self._processes.gather(self._sees(text))
         if not all(seen):
             raise RunError(
                 f"worker {seen.index(False)} does not see what worker 0 writes in {where}: the output folder must be "
@@ -203,10 +199,15 @@ class SharedDirectory(RunDirectory):
             )
         return finished
 
-    def _sees(self, sign: Path, text: str) -> bool:
+    def __exit__(self, *error: Any) -> None:
+        if self._processes.first:
+            self._sign.unlink(missing_ok=True)
+        super().__exit__(*error)
+
+    def _sees(self, text: str) -> bool:
         """Whether this process finds in its folder what the first one has left there."""
         until = time.monotonic() + self.patience
-        while not (sign.exists() and sign.read_text() == text):
+        while not (self._sign.exists() and self._sign.read_text() == text):
             if time.monotonic() > until:
                 return False
             time.sleep(0.2)
