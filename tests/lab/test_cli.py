@@ -313,6 +313,7 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_works(tmp_path):
     assert process.returncode == 130
     hint = f"stopped, and nothing is lost: run the same command again to continue in {tmp_path / 'c'}"
     assert err == f"discover: {hint}\n"
+    assert not list((tmp_path / "c").rglob("*.lock"))
     stopped = json.loads((metrics.parent / "summary.json").read_text())
     assert stopped["status"] == "stopped"
     assert 0 < stopped["steps"] < 4000

@@ -29,7 +29,7 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def stoppable(directory: Path, how: str = "again") -> Iterator[None]:
+def stoppable(directory: Path, how: str = "again", *, show_step: bool = False) -> Iterator[None]:
     """Says after Ctrl-C or SIGTERM, in one line, how to go on in ``directory``: with the same command, ``how``."""
     try:
         yield
@@ -37,7 +37,7 @@ def stoppable(directory: Path, how: str = "again") -> Iterator[None]:
         code = getattr(error, "exit_code", INTERRUPTED if isinstance(error, KeyboardInterrupt) else 0)
         if code <= 128:  # anything but a signal
             raise
-        step = getattr(error, "step", 0)
+        step = getattr(error, "step", 0) if show_step else 0
         stopped = CommandError(
             f"stopped{f' at step {step}' if step else ''}, and nothing is lost: run the same command {how} to continue "
             f"in {directory}"

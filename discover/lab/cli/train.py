@@ -90,7 +90,7 @@ def _train(
 
         resume, overwrite = existing
         options: dict[str, Any] = {"progress": watcher, "tensorboard": tensorboard, "team": team}
-        with stoppable(directory, hint):
+        with stoppable(directory, hint, show_step=True):
             return run(config, directory, resume=resume, overwrite=overwrite, **options).summary
 
 
