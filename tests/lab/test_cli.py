@@ -319,3 +319,15 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_works(tmp_path):
     assert 0 < stopped["steps"] < 4000
     assert call(*arguments) == 0
     assert json.loads((metrics.parent / "summary.json").read_text())["steps"] == 4000
+
+
+def test_a_command_that_is_terminated_says_so_and_leaves_nothing_behind(tmp_path):
+    arguments = command("diagnose", "digits", "--out", tmp_path / "new" / "d")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (tmp_path / "new/d/.lock").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[1] == "discover: stopped\n"
+    assert process.returncode == 143
+    assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,7 @@ class CommandError(Exception):
     exit_code = BAD_INPUT
 
 
-class Terminated(KeyboardInterrupt):
+class Terminated(BaseException):
     """SIGTERM, where nobody waits for it to stop in a better way."""
 
     exit_code = 128 + signal.SIGTERM
@@ -33,7 +33,7 @@ def stoppable(directory: Path, how: str = "again", *, show_step: bool = False) -
     """Says after Ctrl-C or SIGTERM, in one line, how to go on in ``directory``: with the same command, ``how``."""
     try:
         yield
-    except (KeyboardInterrupt, Exception) as error:
+    except (KeyboardInterrupt, Terminated, Exception) as error:
         code = getattr(error, "exit_code", INTERRUPTED if isinstance(error, KeyboardInterrupt) else 0)
         if code <= 128:  # anything but a signal
             raise
@@ -56,9 +56,13 @@ def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
         result = command.main(
             args=None if arguments is None else list(arguments), prog_name="discover", standalone_mode=False
         )
+        if result == INTERRUPTED:  # what typer makes of Ctrl-C
+            return _fail("stopped", INTERRUPTED)
         return result if isinstance(result, int) else 0
-    except KeyboardInterrupt as error:
-        return _fail("stopped", getattr(error, "exit_code", INTERRUPTED))
+    except KeyboardInterrupt:
+        return _fail("stopped", INTERRUPTED)
+    except Terminated as error:
+        return _fail("stopped", error.exit_code)
     except BrokenPipeError:  # the reader of our output went away (`discover presets | head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
