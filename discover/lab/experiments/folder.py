@@ -174,13 +174,16 @@ class Folder:
     def _delete(self) -> None:
         for pattern, kind in self.inside:
             for path in self.path.glob(pattern):
+                if path.is_symlink() or not path.is_dir():
+                    continue  # not ours
                 kind(path)._delete()
                 for name in (LOCK, REPLACING):
                     (path / name).unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # somebody else's files are left, and the folders they are in
                     path.rmdir()
                     path.parent.rmdir()
-        for item in (*(self.path / name for name in (*self.files, self.record)), *self.path.glob(".*.tmp")):
+        names = [name for name in (*self.files, self.record) if name]
+        for item in (*(self.path / name for name in names), *self.path.glob(".*.tmp")):
             if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item)
             else:

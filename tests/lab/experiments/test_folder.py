@@ -196,10 +196,11 @@ def test_overwriting_keeps_what_nobody_here_wrote_wherever_it_lies(tmp_path):
     work(tmp_path, 1)
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "parts" / "1" / "notes.txt").write_text("mine")
+    (tmp_path / "parts" / "list.txt").write_text("mine")
     with pytest.raises(KeyboardInterrupt):
         work(tmp_path, 2, overwrite=True, fail_at=0)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
-    assert left == ["data", "parts", "parts/1", "parts/1/notes.txt", "thesis.tex", "work.json"]
+    assert left == ["data", "parts", "parts/1", "parts/1/notes.txt", "parts/list.txt", "thesis.tex", "work.json"]
 
 
 def test_a_folder_of_strangers_is_not_overwritten(tmp_path):
