@@ -1,14 +1,16 @@
-# make demo   the main job on embedded data: a table, figures and a page to open
-# make test   style, types and tests
-# make test-oldest   the core tests with the oldest versions that pyproject.toml allows, in an environment of their own
-# Both set up everything on a machine that has only Python 3.11 or newer, git and make.
+# make demo         the main job on embedded data: a table, figures and a page to open
+# make test         style, types and tests: five minutes on two cores
+# make test-all     the same, and the tests that take minutes each
+# make test-oldest  the tests with the oldest versions that pyproject.toml allows, in an environment of their own
+# make docs         the documentation, in site/
+# Each sets up everything it needs on a machine that has only Python 3.11 or newer, git and make.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: setup demo test test-slow test-oldest check docs clean
+.PHONY: setup demo check test test-all test-oldest docs clean
 
 setup: $(VENV)/.ready
 
@@ -30,7 +32,7 @@ check: setup
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-test-slow: setup
+test-all: test
 	XLA_FLAGS=--xla_backend_optimization_level=3 $(BIN)/python -m pytest -m slow -q
 
 OLDEST := build/oldest
@@ -38,8 +40,9 @@ test-oldest:
 	$(PYTHON) -m venv --clear $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check $$($(PYTHON) tests/oldest.py) \
 	  pytest pytest-xdist pytest-timeout hypothesis equinox
-	$(OLDEST)/bin/python -m pytest -n 2 -q -W "ignore:Sharding info not provided:UserWarning" tests/library tests/lab/training \
-	  tests/lab/models tests/lab/data/test_streaming.py tests/lab/experiments/test_sweep.py tests/lab/experiments/test_run.py tests/lab/experiments/test_run_resume.py tests/lab/report
+	$(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -q -W "ignore:Sharding info not provided:UserWarning" \
+	  tests/library tests/lab/training tests/lab/models tests/lab/report \
+	  $(wildcard tests/lab/data/test_stream*.py tests/lab/experiments/test_run*.py tests/lab/experiments/test_sweep.py)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

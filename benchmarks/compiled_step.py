@@ -65,8 +65,7 @@ def compiled_step(preset: str, optimizer: str, groups: int, overrides: list[str]
 
     gpu = topologies.get_topology_desc("", "cuda", target_config=target(), topology="1x1x1")
     place = NamedSharding(Mesh(np.array(gpu.devices), "device"), PartitionSpec())
-    jax.default_backend = lambda: "gpu"  # for the model; for the optimizer, the next two
-    accelerator.runs_kernels, accelerator.is_cpu = lambda: True, lambda: False
+    accelerator.runs_kernels, accelerator.is_cpu = lambda: True, lambda: False  # what would be asked on a GPU
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x), sharding=place), tree)
@@ -76,8 +75,8 @@ def compiled_step(preset: str, optimizer: str, groups: int, overrides: list[str]
     dataset = random_images(config, 10)
     config = adjusted(config, batch, groups, None).with_values({"training.member_mode": "vmap"})  # as on a GPU
     programs, members, batches, _ = prepare_step(config, dataset, STEPS)
-    call = (programs.abstract_state(members), members, batches, dataset.train.images, np.int32(0), np.int32(0))
-    return programs._advance.lower(*map(shapes, call)).compile().as_text() or ""
+    call = (programs.abstract_state(members), members, batches, dataset.train.images)
+    return programs.prepare_advance(*map(shapes, call)).as_text() or ""
 
 
 def count(program: str) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def bench_decoding(results: list[dict], seconds: float, repeats: int) -> None:
     """JPEG images decoded per second by one core."""
     from PIL import Image
 
-    from discover.lab.data.images.decode_worker import decode
+    from discover.lab.data.images.decoding import decode
 
     rng = np.random.default_rng(0)
     for height, width, size, name in ((32, 32, None, "32×32"), (375, 500, 256, "500×375 to 256×256")):

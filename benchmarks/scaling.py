@@ -4,7 +4,7 @@
     python benchmarks/scaling.py --large        # the two large settings of docs/scaling.md, compiled for 64 and 256
                                                 # simulated devices and not run
 
-Bytes sent are read from the compiled program (`discover.sharding.traffic`), memory is what one device holds of the
+Bytes sent are read from the compiled program (`benchmarks.traffic`), memory is what one device holds of the
 state. Step times are of simulated devices that share the cores of one CPU: they show that a step's work does not grow
 with the clusters, not how fast real devices are.
 """
@@ -45,7 +45,7 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
 
     import discover
     from discover.sharding.optimizer import shard_by_parameter, sharded_group_value_and_grad
-    from discover.sharding.traffic import bytes_sent
+    from benchmarks.traffic import bytes_sent
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
     whole, spread = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
@@ -160,7 +160,7 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
 
     import discover
     from discover.sharding.optimizer import shard_by_parameter, state_shardings
-    from discover.sharding.traffic import bytes_sent, collectives
+    from benchmarks.traffic import bytes_sent, collectives
 
     make, clusters, devices = LARGE[name]
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))

@@ -10,20 +10,12 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from discover.clusters import Clusters
+    from discover.direction import DiscoverState, scale_by_discover
     from discover.gpu.convolution import grouped_conv_general_dilated
     from discover.groups import accumulate_groups, freeze, group_value_and_grad, mean_over_groups
-    from discover.optimizers.adam import discover_adam
-    from discover.optimizers.discover import (
-        adam,
-        discover,
-        discover_igt,
-        discover_qhm,
-        igt_momentum,
-        momentum,
-        qhm,
-        sgd,
-    )
-    from discover.optimizers.igt import IgtState, averaging_weight, igt, igt_eval_params
+    from discover.optimizers.discover import discover, discover_adam, discover_igt, discover_qhm
+    from discover.optimizers.igt import IgtState, averaging_weight, igt, igt_eval_params, igt_momentum
+    from discover.optimizers.muon import discover_muon, muon, scale_by_orthogonal
     from discover.optimizers.paper import (
         FamilySetting,
         map_to_family,
@@ -31,26 +23,17 @@ if TYPE_CHECKING:
         paper_discover_igt,
         paper_discover_qhm,
     )
-    from discover.optimizers.plain import scale_by_qhm
-    from discover.rule import DiscoverState, scale_by_discover
-    from discover.stepping import take_step
+    from discover.optimizers.plain import adam, momentum, qhm, scale_by_qhm, sgd
+    from discover.step import take_step
 
 _HOMES = {
     "clusters": ("Clusters",),
+    "direction": ("DiscoverState", "scale_by_discover"),
     "gpu.convolution": ("grouped_conv_general_dilated",),
     "groups": ("accumulate_groups", "freeze", "group_value_and_grad", "mean_over_groups"),
-    "optimizers.adam": ("discover_adam",),
-    "optimizers.discover": (
-        "adam",
-        "discover",
-        "discover_igt",
-        "discover_qhm",
-        "igt_momentum",
-        "momentum",
-        "qhm",
-        "sgd",
-    ),
-    "optimizers.igt": ("IgtState", "averaging_weight", "igt", "igt_eval_params"),
+    "optimizers.discover": ("discover", "discover_adam", "discover_igt", "discover_qhm"),
+    "optimizers.igt": ("IgtState", "averaging_weight", "igt", "igt_eval_params", "igt_momentum"),
+    "optimizers.muon": ("discover_muon", "muon", "scale_by_orthogonal"),
     "optimizers.paper": (
         "FamilySetting",
         "map_to_family",
@@ -58,9 +41,8 @@ _HOMES = {
         "paper_discover_igt",
         "paper_discover_qhm",
     ),
-    "optimizers.plain": ("scale_by_qhm",),
-    "rule": ("DiscoverState", "scale_by_discover"),
-    "stepping": ("take_step",),
+    "optimizers.plain": ("adam", "momentum", "qhm", "scale_by_qhm", "sgd"),
+    "step": ("take_step",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -1,11 +1,12 @@
 """Checks that turn a wrong call into one sentence, at construction or at trace time."""
 
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+
+from discover.clusters import Clusters
 
 
 def check_unit_interval(name: str, value: Any) -> None:
@@ -37,6 +38,12 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Raises unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_clusters(clusters: Any) -> None:
+    """Raises unless it is a `Clusters`."""
+    if not isinstance(clusters, Clusters):
+        raise TypeError(f"clusters must be a discover.Clusters, got {type(clusters).__name__}; try Clusters.uniform(n)")
 
 
 def is_zero(value: Any) -> bool:
@@ -99,43 +106,9 @@ def check_group_axis(grads: Any, like: Any | None) -> int:
             raise ValueError(
                 "gradients must have a leading group axis: a parameter of shape "
                 f"{jnp.shape(expected[i])} needs a gradient of shape (G, ...) + that, got {shape}; "
-                "compute them with group_value_and_grad"
+                "compute them with group_value_and_grad (optax.MultiSteps takes the axis away: collect the groups of "
+                "several micro-batches with discover.accumulate_groups and update once)"
             )
         if shape[0] != num_groups:
             raise ValueError(f"all gradients must have the same number of groups, got {num_groups} and {shape[0]}")
     return num_groups
-
-
-def refuse_optax_wrappers(name: str) -> None:
-    """Raises a sentence when called from inside `optax.MultiSteps` or a bare `optax.masked`.
-
-    Neither wrapper knows about the group axis, and neither leaves a trace in what it passes on: `MultiSteps`
-    averages gradients of different clusters into one, and `masked` hands the gradients of the other
-    parameters on with their group axis, which `optax.apply_updates` would then broadcast silently.
-    `optax.partition` is built on `masked` but gives every parameter to some transformation, so it is fine.
-    The only place where the difference shows is the call stack, and only while tracing.
-    """
-    callers = []
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("optax."):
-            callers.append(frame.f_code.co_qualname.split(".")[0])
-        frame = frame.f_back
-    for caller in ("apply_if_finite", "conditionally_mask", "conditionally_transform"):
-        if caller in callers:
-            raise ValueError(
-                f"{name} cannot run inside optax.{caller}, which expects updates shaped like the gradients; chain it "
-                "after discover.scale_by_discover or discover.mean_over_groups instead of around them"
-            )
-    if "MultiSteps" in callers:
-        raise ValueError(
-            f"{name} cannot run inside optax.MultiSteps, which would mix the gradients of different clusters; "
-            "collect the groups of several micro-batches with discover.accumulate_groups and update once"
-        )
-    for caller, above in zip(callers, [*callers[1:], ""]):
-        if caller == "masked" and above not in ("partition", "multi_transform"):
-            raise ValueError(
-                f"{name} cannot run inside optax.masked, which would leave the other gradients with their "
-                "group axis; use optax.partition, and give the other parameters discover.freeze() or another "
-                "optimizer of this library"
-            )

@@ -7,14 +7,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discover.checks import (
-    check_choice,
-    check_cluster_ids,
-    check_group_axis,
-    check_group_sizes,
-    refuse_optax_wrappers,
-)
-from discover.rule import DiscoverState, GroupTransformation, known_clusters
+from discover.checks import check_choice, check_group_axis, check_group_sizes
+from discover.context import NO_CONTEXT, Context, GroupTransformation
+from discover.direction import wide_dtype
+from discover.rule import with_offset
 
 MODES = ("vmap", "map")
 
@@ -107,25 +103,27 @@ def mean_over_groups() -> GroupTransformation:
         del params
         return optax.EmptyState()
 
-    def update(updates, state, params=None, *, group_sizes=None, affine=None, **_):
-        refuse_optax_wrappers("mean_over_groups")
+    def update(updates, state, params=None, *, group_sizes=None, context=NO_CONTEXT, **_):
         num_groups = check_group_axis(updates, params)
         means = mean(updates, None if group_sizes is None else check_group_sizes(group_sizes, num_groups))
-        if affine is not None:
-            means = jax.tree.map(
-                lambda m, o: jnp.asarray(affine.scale, m.dtype) * m + o.astype(m.dtype), means, affine.offset
-            )
-        return means, state
+        if context.offset is None:
+            return means, state
+        vectors = jax.tree.structure(means).flatten_up_to(context.offset.vector)
+        leaves = [
+            m if vector is None else with_offset(context.offset._replace(vector=vector), m)
+            for m, vector in zip(jax.tree.leaves(means), vectors, strict=True)
+        ]
+        return jax.tree.unflatten(jax.tree.structure(means), leaves), state
 
     def mean(grads, sizes):
         if sizes is None:
-            return jax.tree.map(lambda g: jnp.mean(g, axis=0, dtype=_wide(g)), grads)
+            return jax.tree.map(lambda g: jnp.mean(g, axis=0, dtype=wide_dtype(g)), grads)
         sizes = jnp.maximum(sizes, 0).astype(jnp.result_type(float))
         total = jnp.sum(sizes)
         share = sizes / jnp.where(total > 0, total, 1)
 
         def weighted(g):
-            column = share.astype(_wide(g)).reshape(-1, *(1,) * (g.ndim - 1))
+            column = share.astype(wide_dtype(g)).reshape(-1, *(1,) * (g.ndim - 1))
             # A group that does not count may hold anything, NaN included.
             return jnp.sum(jnp.where(column > 0, column * g, 0), axis=0)
 
@@ -138,54 +136,15 @@ def freeze() -> GroupTransformation:
     """Leaves parameters as they are: for `optax.partition`, where `optax.set_to_zero` would keep the group axis."""
 
     def update(updates, state, params=None, **_):
-        refuse_optax_wrappers("freeze")
         check_group_axis(updates, params)
-        return jax.tree.map(lambda g: jnp.zeros_like(g, shape=g.shape[1:]), updates), state
+        return without_groups(updates), state
 
     return GroupTransformation(lambda params: optax.EmptyState(), update)
 
 
-def skip_empty_batches(
-    inner: optax.GradientTransformationExtraArgs, num_clusters: int | None = None
-) -> GroupTransformation:
-    """Leaves parameters and state unchanged when a batch has no examples.
-
-    With `num_clusters`, groups whose id is not among them count as groups without examples.
-    """
-
-    def update(updates, state, params=None, *, group_sizes=None, cluster_ids=None, **extra):
-        refuse_optax_wrappers("an optimizer of this library")
-        extra["cluster_ids"] = cluster_ids
-        leaves = jax.tree.leaves(updates)
-        if leaves and jnp.ndim(leaves[0]) and jnp.shape(leaves[0])[0] == 0:
-            return jax.tree.map(lambda g: jnp.zeros_like(g, shape=g.shape[1:]), updates), state
-        if num_clusters is not None and cluster_ids is not None and leaves:
-            group_sizes = sizes_that_count(updates, params, cluster_ids, group_sizes, num_clusters)
-        new_updates, new_state = inner.update(updates, state, params, group_sizes=group_sizes, **extra)
-        if group_sizes is None:
-            return new_updates, new_state
-        active = jnp.any(jnp.asarray(group_sizes) > 0)
-
-        def keep_old(new, old):
-            # The rule sees to its buffers itself: a select here would copy those of all N clusters.
-            return new if isinstance(new, DiscoverState) else jnp.where(active, new, old)
-
-        state = jax.tree.map(keep_old, new_state, state, is_leaf=lambda node: isinstance(node, DiscoverState))
-        return jax.tree.map(lambda u: jnp.where(active, u, 0), new_updates), state
-
-    return GroupTransformation(inner.init, update)
-
-
-def sizes_that_count(grads: Any, params: Any, cluster_ids: Any, group_sizes: Any, num_clusters: int) -> jax.Array:
-    """The groups' sizes, 0 where the cluster is none of the N; 1 for all others where no sizes are given."""
-    num_groups = check_group_axis(grads, params)
-    ids = check_cluster_ids(cluster_ids, num_groups)
-    sizes = jnp.ones(num_groups, jnp.int32) if group_sizes is None else check_group_sizes(group_sizes, num_groups)
-    return jnp.where(known_clusters(ids, num_clusters), sizes, 0)
-
-
-def _wide(array: jax.Array) -> Any:
-    return jnp.promote_types(array.dtype, jnp.float32)
+def without_groups(grads: Any) -> Any:
+    """Zeros shaped like one group's gradients."""
+    return jax.tree.map(lambda g: jnp.zeros_like(g, shape=g.shape[1:]), grads)
 
 
 def _num_groups(batch: Any) -> int:

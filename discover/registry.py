@@ -11,6 +11,8 @@ Instead of a name of the table, `module:function` stands for a user's own.
 import difflib
 import importlib
 import inspect
+import re
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -175,18 +177,21 @@ def _is_number(argument: inspect.Parameter) -> bool:
     """Whether an argument takes a number, by its annotation, or else by its default."""
     if argument.annotation is inspect.Parameter.empty:
         return isinstance(argument.default, int | float) and not isinstance(argument.default, bool)
-    text = argument.annotation if isinstance(argument.annotation, str) else repr(argument.annotation)
-    return "float" in text or "Scalar" in text or "ArrayLike" in text
+    if isinstance(argument.annotation, str):
+        return any(word in ("float", "Scalar", "ScalarOrSchedule") for word in re.split(r"\W+", argument.annotation))
+    return float in (typing.get_args(argument.annotation) or (argument.annotation,))
 
 
 _RATES = Axis((0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "log")
 _ADAM_RATES = Axis((0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), "log")
+_MUON_RATES = Axis((0.0003, 0.001, 0.003, 0.01, 0.03), "log")
 _BETAS = Axis((0.8, 0.9, 0.95, 0.98), "tail")
 _NUS = Axis((0.0, 0.5, 0.8, 0.95, 1.0))
 _TAILS = Axis((2.0, 18.0, 90.0), "log")
 _ALPHAS = Axis((0.001, 0.01, 0.03, 0.1, 0.3, 1.0), "log")
 _MOMENTUM = {"learning_rate": _RATES, "beta": _BETAS}
 _QHM = {**_MOMENTUM, "nu": _NUS}
+_MUON = {"learning_rate": _MUON_RATES, "beta": _BETAS, "nu": _NUS}
 _PRINTED = {"learning_rate": _RATES, "alpha": _ALPHAS, "alpha_n": _ALPHAS}
 
 
@@ -205,6 +210,7 @@ OPTIMIZERS: Table[Optimizer] = Table(
         Optimizer("qhm", "discover:qhm", "QHM", "#56B4E9", search=_QHM),
         Optimizer("igt", "discover:igt_momentum", "IGT", "#009E73", search={**_MOMENTUM, "tail_fraction": _TAILS}),
         Optimizer("adam", "discover:adam", "Adam", "#3B3B8F", search={"learning_rate": _ADAM_RATES, "beta1": _BETAS}),
+        Optimizer("muon", "discover:muon", "Muon", "#117A65", search=_MUON),
         Optimizer("discover", "discover:discover", "Discover", "#D55E00", True, "momentum", _QHM),
         Optimizer("discover_qhm", "discover:discover_qhm", "Discover-QHM", "#A6478A", True, "qhm", _QHM),
         Optimizer(
@@ -215,6 +221,7 @@ OPTIMIZERS: Table[Optimizer] = Table(
             "discover_adam", "discover:discover_adam", "Discover-Adam", "#6A51C8", True, "adam",
             {"learning_rate": _ADAM_RATES, "beta": _BETAS, "nu": _NUS},
         ),
+        Optimizer("discover_muon", "discover:discover_muon", "Discover-Muon", "#C0143C", True, "muon", _MUON),
         Optimizer(
             "paper_discover", "discover:paper_discover", "Discover (printed)", "#8A3D00", True, "momentum", _PRINTED
         ),

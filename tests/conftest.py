@@ -1,9 +1,19 @@
-"""Eight simulated devices for every test, and programs that compile quickly; set before jax starts."""
+"""Eight simulated devices for every test, and as little compiling as possible; set before jax starts."""
 
+import gc
 import os
+from pathlib import Path
 
-# Most of the time goes into compiling programs that run a few times. Flags that are set already come last and win:
-# `make test-slow` runs its tests optimized.
+# Most of the time goes into compiling programs that run a few times. Flags that are set already come last and win.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Every program is compiled once, for all test processes, those that they start, and the next time; `make clean` forgets.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "programs"))
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# A process that is killed while it writes there leaves a program that cannot be read, and jax compiles it again.
+os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cache entry"
+
+gc.set_threshold(50_000, 20, 50)  # tracing makes many objects that live on, and looking through them takes a tenth

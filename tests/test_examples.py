@@ -37,11 +37,12 @@ def test_three_lines_turn_an_optax_loop_into_a_discover_loop(name):
 
 
 def test_classes_as_clusters(monkeypatch):
-    means = run_main("classes_as_clusters", monkeypatch)
+    means = run_main("classes_as_clusters", monkeypatch, SEEDS=2)
     assert means["Discover"] > max(means["momentum"], means["Adam"]) + 0.1
     assert means["momentum, shuffled"] > means["Discover"]
 
 
+@pytest.mark.slow
 def test_clients_with_skewed_data(monkeypatch):
     means = run_main("skewed_clients", monkeypatch)
     assert means["Discover, p_n known"] > means["momentum"] + 0.03
@@ -55,6 +56,7 @@ def test_label_noise(monkeypatch):
 UNIFORM_LOSS = 4.85  # log 128: what knowing nothing costs
 
 
+@pytest.mark.slow
 def test_text_domains_learn_with_every_optimizer(monkeypatch):
     means = run_main("text_domains", monkeypatch, STEPS=60, LAYERS=1)
     assert len(means) == 5
@@ -65,14 +67,13 @@ def test_discover_before_adam_learns(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import text_domains
 
-    monkeypatch.setattr(text_domains, "STEPS", 60)
-    monkeypatch.setattr(text_domains, "LAYERS", 1)
+    for name, value in {"STEPS": 40, "LENGTH": 16, "WIDTH": 16, "LAYERS": 1}.items():
+        monkeypatch.setattr(text_domains, name, value)
     means = run_main("discover_before_adam", monkeypatch)
     assert all(loss < 0.85 * UNIFORM_LOSS for loss in means.values()), means
 
 
 def test_every_example_is_run_by_a_test():
-    here = Path(__file__).read_text()
-    elsewhere = (Path(__file__).parent / "distributed" / "test_example.py").read_text()  # several processes
+    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     for path in EXAMPLES.glob("*.py"):
-        assert f'"{path.stem}"' in here or f'"{path.name}"' in elsewhere, f"{path.name} is not run"
+        assert f'"{path.stem}"' in tests or f'"{path.name}"' in tests, f"{path.name} is not run"

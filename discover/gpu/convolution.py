@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from discover.gpu import device as accelerator
-from discover.gpu import weight_gradient
+from discover.gpu import device, weight_gradient
 
 
 def grouped_conv_general_dilated(
@@ -67,9 +66,6 @@ def grouped_conv_general_dilated(
     return _conv(options, lhs, rhs)
 
 
-vars(grouped_conv_general_dilated)["by_group"] = True  # what models may ask a convolution
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _conv(options, lhs, rhs):
     return lax.conv_general_dilated(lhs, rhs, *options)
@@ -104,15 +100,20 @@ def _weight_gradient(options, rhs, lhs, cotangent):
         if not all(in_batched) or lhs.shape[1 + batch_axis] == 1:  # the latter: a map over single examples, not groups
             axes = tuple(0 if batched else None for batched in in_batched)
             return jax.vmap(plain, axes)(lhs, cotangent), True
-        fast = _fast_weight_gradient(options, rhs, lhs, cotangent)
-        split = one_after_the_other if fast is None or axis_size == 1 else fast
-        return split(lhs, cotangent), True
+        kernel = None if axis_size == 1 else _kernel(options, rhs, lhs, cotangent)
+        if kernel is None:
+            return one_after_the_other(lhs, cotangent), True
+
+        def by_library():
+            return one_after_the_other(lhs, cotangent)
+
+        return device.choose(cpu=by_library, gpu=lambda: kernel(lhs, cotangent), other=by_library), True
 
     return by_group(lhs, cotangent)
 
 
-def _fast_weight_gradient(options, rhs, lhs, cotangent):
-    """All groups at once on a GPU, or None where the kernel does not fit."""
+def _kernel(options, rhs, lhs, cotangent):
+    """The kernel for all groups at once, or None where it does not fit."""
     strides, padding, lhs_dilation, rhs_dilation, dims, feature_groups, batch_groups, *_ = options
     channels_last = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
     undilated = all(d in (None, (1, 1)) for d in (lhs_dilation, rhs_dilation))
@@ -123,7 +124,7 @@ def _fast_weight_gradient(options, rhs, lhs, cotangent):
     window = weight_gradient.Window(taps, strides, padding)
     tiles = weight_gradient.choose_tiles(window, channels, outputs, positions)
     half = {lhs.dtype, rhs.dtype, cotangent.dtype} in ({jnp.dtype(jnp.bfloat16)}, {jnp.dtype(jnp.float16)})
-    if tiles is None or not half or not accelerator.runs_kernels():
+    if tiles is None or not half:
         return None
     if not weight_gradient.fits_in_int32(lhs, cotangent, window, tiles):
         return None

@@ -245,19 +245,17 @@ def environment(
 
 def git_commit() -> dict[str, Any] | None:
     """Returns the commit of the sources that are running and whether they were changed; None outside of git."""
-    here = Path(__file__).resolve()
+    package = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(here.parent), *arguments], capture_output=True, text=True, timeout=10
-            )
+            done = subprocess.run(["git", "-C", str(package), *arguments], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
     # An installed copy inside somebody else's repository (a virtual environment) is not under their version control.
-    if git("ls-files", "--error-unmatch", here.name) is None:
+    if git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     commit = git("rev-parse", "HEAD")
     changed = git("status", "--porcelain", "--untracked-files=no", ".")

@@ -1,127 +1,30 @@
-"""The eight optimizers of the paper, each a short composition with the same call.
+"""The optimizers with one momentum per cluster: Discover by itself, under the paper's names, and in front of Adam."""
 
-All of them take `tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes)` with one gradient per group;
-the plain ones average the groups first. Every numeric hyperparameter may be a traced value, and a factory may be
-called inside `jax.jit` or `jax.vmap`, so that one compiled program serves a whole grid of learning rates.
-"""
-
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 
-from discover.checks import check_not_negative, check_unit_interval, is_zero
 from discover.clusters import Clusters
-from discover.groups import mean_over_groups, skip_empty_batches
-from discover.optimizers.igt import igt
-from discover.optimizers.plain import scale_by_qhm
-from discover.rule import Affine, GroupTransformation, scale_by_discover
-from discover.stepping import chosen_parameters, with_step_in_one
-
-DEFAULT_BETA = 0.95
-DEFAULT_NU = 0.95
-
-
-def sgd(
-    learning_rate: optax.ScalarOrSchedule,
-    *,
-    weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
-) -> GroupTransformation:
-    """Stochastic gradient descent: θ ← θ − μ ĝ.
-
-    Args:
-      learning_rate: μ, a number or a schedule of the step.
-      weight_decay: λ, decoupled: each step also multiplies the parameters by (1 − λ μ_t).
-      mask: which parameters decay: a tree of booleans, or a function from parameters to one. It holds for
-        `weight_decay` and for `l2`.
-      l2: λ of a penalty λ/2·‖θ‖² on the loss: λθ is added to every gradient before the rule sees it.
-    """
-    return direction_to_optimizer(
-        mean_over_groups(), learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2
-    )
-
-
-def momentum(
-    learning_rate: optax.ScalarOrSchedule,
-    beta: ArrayLike = 0.9,
-    *,
-    weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
-) -> GroupTransformation:
-    """Momentum with the paper's weighting: v ← βv + (1 − β)ĝ, θ ← θ − μv.
-
-    It is heavy ball (`optax.sgd(lr, momentum=beta)`) at the learning rate lr = μ(1 − β). The other arguments are
-    those of `sgd`.
-    """
-    return qhm(learning_rate, beta, 1.0, weight_decay=weight_decay, mask=mask, l2=l2)
-
-
-def qhm(
-    learning_rate: optax.ScalarOrSchedule,
-    beta: ArrayLike = 0.9,
-    nu: ArrayLike = 0.7,
-    *,
-    weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
-) -> GroupTransformation:
-    """Quasi-hyperbolic momentum: θ ← θ − μ[νv + (1 − ν)ĝ], v as in `momentum`. See `scale_by_qhm` and `sgd`."""
-    parts = (mean_over_groups(), scale_by_qhm(beta, nu))
-    return direction_to_optimizer(*parts, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2)
-
-
-def igt_momentum(
-    learning_rate: optax.ScalarOrSchedule,
-    beta: ArrayLike = 0.9,
-    *,
-    tail_fraction: ArrayLike | None = None,
-    weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
-) -> GroupTransformation:
-    """The paper's IGT: implicit gradient transport around `momentum`.
-
-    The paper writes its momentum without the (1 − β) weighting; its μ is (1 − β) times the learning rate here.
-    Evaluate at `igt_eval_params(state, params)`. See `igt` and `sgd`.
-    """
-    inner = momentum(learning_rate, beta, weight_decay=weight_decay, mask=mask)
-    return transported(inner, tail_fraction, mask=mask, l2=l2)
-
-
-def adam(
-    learning_rate: optax.ScalarOrSchedule,
-    beta1: ArrayLike = 0.9,
-    beta2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    *,
-    weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
-) -> GroupTransformation:
-    """Adam on the mean over the groups; with `weight_decay`, AdamW. The other arguments are those of `sgd`."""
-    check_unit_interval("beta1", beta1)
-    check_unit_interval("beta2", beta2)
-    parts = (mean_over_groups(), optax.scale_by_adam(beta1, beta2, eps))
-    return direction_to_optimizer(*parts, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2)
+from discover.context import GroupTransformation, Scalar
+from discover.direction import scale_by_discover
+from discover.optimizers.compose import Mask, optimizer_from
+from discover.optimizers.igt import transported
+from discover.optimizers.plain import scale_by_adam
 
 
 def discover(
     learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    beta: ArrayLike = DEFAULT_BETA,
-    nu: ArrayLike = DEFAULT_NU,
+    beta: Scalar = 0.95,
+    nu: Scalar = 0.95,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
+    mask: Mask = None,
+    l2: Scalar = 0.0,
 ) -> GroupTransformation:
     """One momentum per cluster: θ ← θ − μd, with the direction d of `scale_by_discover`.
 
@@ -130,7 +33,7 @@ def discover(
       clusters: the clusters and their probabilities.
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the step is momentum; 1 is the pure multi-momentum method.
-      rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
+      damping, damping_clusters, rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
 
     Example:
@@ -142,10 +45,23 @@ def discover(
       >>> updates, state = tx.update(grads, state, params, cluster_ids=jnp.array([0, 1]))
       >>> params = optax.apply_updates(params, updates)
     """
-    rule = scale_by_discover(clusters, beta, nu, rate=rate, buffer_dtype=buffer_dtype, estimate_probs=estimate_probs)
-    size: dict[str, Any] = {"learning_rate": learning_rate, "weight_decay": weight_decay, "mask": mask, "l2": l2}
-    return with_step_in_one(
-        direction_to_optimizer(rule, **size, clusters=clusters), rule, clusters.num_clusters, **size
+    rule = scale_by_discover(
+        clusters,
+        beta,
+        nu,
+        damping=damping,
+        damping_clusters=damping_clusters,
+        rate=rate,
+        buffer_dtype=buffer_dtype,
+        estimate_probs=estimate_probs,
+    )
+    return optimizer_from(
+        rule,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        mask=mask,
+        l2=l2,
+        num_clusters=clusters.num_clusters,
     )
 
 
@@ -153,14 +69,16 @@ def discover_qhm(
     learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    nu: ArrayLike,
-    beta: ArrayLike = DEFAULT_BETA,
+    nu: Scalar,
+    beta: Scalar = 0.95,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
+    mask: Mask = None,
+    l2: Scalar = 0.0,
 ) -> GroupTransformation:
     """Discover-QHM: `discover` under the paper's name for 0 < ν < 1, with ν to be chosen by the caller."""
     return discover(
@@ -168,6 +86,8 @@ def discover_qhm(
         clusters,
         beta=beta,
         nu=nu,
+        damping=damping,
+        damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
         estimate_probs=estimate_probs,
@@ -181,15 +101,17 @@ def discover_igt(
     learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    beta: ArrayLike = DEFAULT_BETA,
-    nu: ArrayLike = DEFAULT_NU,
-    tail_fraction: ArrayLike | None = None,
+    beta: Scalar = 0.95,
+    nu: Scalar = 0.95,
+    tail_fraction: Scalar | None = None,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
+    mask: Mask = None,
+    l2: Scalar = 0.0,
 ) -> GroupTransformation:
     """Discover-IGT: implicit gradient transport around `discover`.
 
@@ -200,58 +122,88 @@ def discover_igt(
         clusters,
         beta=beta,
         nu=nu,
+        damping=damping,
+        damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
         estimate_probs=estimate_probs,
         weight_decay=weight_decay,
         mask=mask,
     )
-    return transported(inner, tail_fraction, mask=mask, l2=l2, clusters=clusters)
+    return transported(inner, tail_fraction, l2=l2, mask=mask, num_clusters=clusters.num_clusters)
 
 
-def direction_to_optimizer(
-    *direction: optax.GradientTransformation,
+def discover_adam(
     learning_rate: optax.ScalarOrSchedule,
-    weight_decay: optax.ScalarOrSchedule,
-    mask: Any,
-    l2: ArrayLike,
-    clusters: Clusters | None = None,
-) -> GroupTransformation:
-    """Direction (a `GroupTransformation` first), then decoupled decay, then the step: θ ← θ(1 − λμ_t) − μ_t d."""
-    check_not_negative("learning_rate", learning_rate)
-    check_not_negative("weight_decay", weight_decay)
-    decay = [] if is_zero(weight_decay) else [optax.add_decayed_weights(weight_decay, mask)]
-    chain = optax.chain(*direction, *decay, optax.scale_by_learning_rate(learning_rate))
-    return penalised(skip_empty_batches(chain, clusters and clusters.num_clusters), l2, mask)
-
-
-def transported(
-    inner: GroupTransformation,
-    tail_fraction: ArrayLike | None,
+    clusters: Clusters,
     *,
-    mask: Any,
-    l2: ArrayLike,
-    clusters: Clusters | None = None,
+    beta: Scalar = 0.95,
+    nu: Scalar = 0.95,
+    beta1: Scalar = 0.0,
+    beta2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
+    rate: str = "proportional",
+    buffer_dtype: DTypeLike | None = None,
+    estimate_probs: bool = False,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
+    mask: Mask = None,
+    l2: Scalar = 0.0,
 ) -> GroupTransformation:
-    """`igt` around an optimizer. The penalty belongs to the loss: its gradient is taken at the shifted point too."""
-    return penalised(skip_empty_batches(igt(inner, tail_fraction), clusters and clusters.num_clusters), l2, mask)
+    r"""Adam on the direction of Discover, with `weight_decay`, AdamW.
 
+    The direction d, (F1) of `rule.py`, takes the place of the batch's gradient in Adam:
 
-def penalised(inner: GroupTransformation, l2: ArrayLike, mask: Any) -> GroupTransformation:
-    """Adds λθ to every group's gradient, or nothing when λ is 0."""
-    check_not_negative("l2", l2)
-    if is_zero(l2):
-        return inner
+        m ← β₁ m + (1 − β₁) d,      v ← β₂ v + (1 − β₂) d²                                  (A1)
+        θ ← θ(1 − λμ) − μ · m̂ / (√v̂ + ε)              m̂, v̂: m/(1 − β₁ᵗ), v/(1 − β₂ᵗ)       (A2)
 
-    def update(updates, state, params=None, **extra):
-        if params is None:
-            raise ValueError("l2 needs the parameters: call tx.update(grads, state, params, ...)")
+    With one cluster and β = 0 (or ν = 0) the direction is the batch's gradient, and this is Adam, exactly.
 
-        def gradient(on, p):
-            wide = p.astype(jnp.promote_types(p.dtype, jnp.float32))
-            return jnp.asarray(l2, wide.dtype) * wide if on else jnp.zeros_like(wide)
+    It is `optax.chain(scale_by_discover(...), optax.scale_by_adam(...), ...)`, ready made. Any other transformation of
+    optax can be chained after `scale_by_discover` in the same way.
 
-        penalty = Affine(1.0, jax.tree.map(gradient, chosen_parameters(mask, params), params))
-        return inner.update(updates, state, params, affine=penalty, **extra)
+    Args:
+      learning_rate: μ, a number or a schedule of the step. Start below Adam's: d has less noise, so its squares are
+        smaller and steps longer (`docs/adam.md`: a third of Adam's was best).
+      clusters: the clusters and their probabilities.
+      beta: β in [0, 1], how long a cluster remembers.
+      nu: ν in [0, 1], how much of the direction is momentum.
+      beta1: β₁ in [0, 1], Adam's own momentum on top of the clusters'. They remember already, so it is 0 by default:
+        0.9 on top of β = 0.95 was worse at every learning rate that we tried (`docs/adam.md`).
+      beta2: β₂ in [0, 1], how long Adam remembers the squares.
+      eps: ε, added to the root of the squares.
+      damping, damping_clusters, rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
+      weight_decay, mask, l2: see `sgd`.
 
-    return GroupTransformation(inner.init, update)
+    Raises:
+      ValueError: if β, ν, β₁ or β₂ is outside [0, 1].
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tx = discover_adam(1e-3, Clusters.uniform(2))
+      >>> params = jnp.zeros(3)
+      >>> state = tx.init(params)
+      >>> updates, state = tx.update(jnp.ones((2, 3)), state, params, cluster_ids=jnp.array([0, 1]))
+      >>> updates.shape
+      (3,)
+    """
+    rule = scale_by_discover(
+        clusters,
+        beta,
+        nu,
+        damping=damping,
+        damping_clusters=damping_clusters,
+        rate=rate,
+        buffer_dtype=buffer_dtype,
+        estimate_probs=estimate_probs,
+    )
+    return optimizer_from(
+        rule,
+        scale_by_adam(beta1, beta2, eps),
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        mask=mask,
+        l2=l2,
+        num_clusters=clusters.num_clusters,
+    )

@@ -12,6 +12,7 @@ paper's Discover-IGT demands: the inner optimizer is fed v_k = γ v_{t−1} + (1
 mean. Hence Discover-IGT is `igt(discover(...))`, with no rule of its own.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +20,14 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from discover.checks import check_group_axis, refuse_optax_wrappers
-from discover.groups import mean_over_groups, skip_empty_batches
-from discover.rule import Affine, GroupTransformation, through
+from discover.checks import check_group_axis
+from discover.context import NO_CONTEXT, Context, GroupTransformation, Offset, Scalar
+from discover.direction import zeros_like_wide
+from discover.groups import mean_over_groups, without_groups
+from discover.optimizers.compose import Mask, has_no_groups, keep_unless, sizes_that_count, with_penalty
+from discover.optimizers.plain import momentum
+from discover.rule import with_offset
+from discover.step import take_step
 
 
 class IgtState(NamedTuple):
@@ -33,7 +39,7 @@ class IgtState(NamedTuple):
     inner: Any  # the inner optimizer's state
 
 
-def averaging_weight(step: Any, tail_fraction: Any = None) -> jax.Array:
+def averaging_weight(step: Scalar, tail_fraction: Scalar | None = None) -> jax.Array:
     r"""γ of (T1) at step s = 1, 2, …
 
     With c = 1/tail_fraction (anytime tail averaging, Arnold et al. 2019):
@@ -44,7 +50,7 @@ def averaging_weight(step: Any, tail_fraction: Any = None) -> jax.Array:
     return jnp.maximum(past - root, 0) / (1 + past)
 
 
-def _tail(step: Any, tail_fraction: Any) -> tuple[jax.Array, jax.Array]:
+def _tail(step: Scalar, tail_fraction: Scalar | None) -> tuple[jax.Array, jax.Array]:
     """m = c(s−1) and r = sqrt((1−c)(s−1)/s), in which γ = (m−r)/(1+m), 1−γ = (1+r)/(1+m), γ/(1−γ) = (m−r)/(1+r).
 
     In float32 the last two would lose all their digits if they were computed from γ, which comes close to 1.
@@ -54,25 +60,29 @@ def _tail(step: Any, tail_fraction: Any) -> tuple[jax.Array, jax.Array]:
     return c * (s - 1), jnp.sqrt((1 - c) * (s - 1) / s)
 
 
-def new_weight(step: Any, tail_fraction: Any = None) -> jax.Array:
+def new_weight(step: Scalar, tail_fraction: Scalar | None = None) -> jax.Array:
     """1 − γ at step s: the weight of the newest gradient in the average."""
     past, root = _tail(step, tail_fraction)
     return jnp.minimum((1 + root) / (1 + past), 1)
 
 
-def look_ahead(step: Any, tail_fraction: Any = None) -> jax.Array:
+def look_ahead(step: Scalar, tail_fraction: Scalar | None = None) -> jax.Array:
     """γ/(1 − γ) at step s: how many of the last step's lengths the gradient is taken ahead, (T2)."""
     past, root = _tail(step, tail_fraction)
     return jnp.maximum(past - root, 0) / (1 + root)
 
 
-def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> GroupTransformation:
+def igt(
+    inner: optax.GradientTransformation, tail_fraction: Scalar | None = None, *, num_clusters: int | None = None
+) -> GroupTransformation:
     """Implicit gradient transport around an optimizer of this library: (T1) to (T3).
 
     Args:
       inner: an optimizer that takes gradients with a group axis. With `momentum` it is the paper's IGT, with
         `discover` its Discover-IGT.
       tail_fraction: averages over about the last 1/tail_fraction of the steps; None (or 1) averages over all.
+      num_clusters: N, where the inner optimizer has clusters; groups of other clusters count as groups without
+        examples.
 
     Returns:
       A transformation whose parameters are the shifted ones, y_t. Evaluate, save and publish
@@ -90,47 +100,98 @@ def igt(inner: optax.GradientTransformation, tail_fraction: Any = None) -> Group
     group_mean = mean_over_groups()
 
     def init(params):
-        def zero(p):
-            return jnp.zeros(jnp.shape(p), jnp.promote_types(jnp.result_type(p), jnp.float32))
-
         # A copy, because the loop's parameters and these are both donated to the next step.
         true_params = jax.tree.map(jnp.copy, params)
-        return IgtState(jnp.zeros((), jnp.int32), true_params, jax.tree.map(zero, params), inner.init(params))
+        return IgtState(jnp.zeros((), jnp.int32), true_params, zeros_like_wide(params), inner.init(params))
 
-    def update(updates, state, params=None, *, group_sizes=None, affine=None, **extra):
+    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, context=NO_CONTEXT, **extra):
         if params is None:
             raise ValueError("igt needs the parameters: call tx.update(grads, state, params, ...)")
-        refuse_optax_wrappers("igt")
+        if has_no_groups(updates):
+            return without_groups(updates), state
         check_group_axis(updates, state.average)
+        if num_clusters is not None and cluster_ids is not None:
+            group_sizes = sizes_that_count(updates, params, cluster_ids, group_sizes, num_clusters)
+        extra |= {"cluster_ids": cluster_ids, "group_sizes": group_sizes}
         new = new_weight(state.steps + 1, tail_fraction)
 
         def blend(average, gradient):
             return average + new.astype(average.dtype) * (gradient.astype(average.dtype) - average)
 
-        batch_mean, _ = group_mean.update(updates, optax.EmptyState(), group_sizes=group_sizes, affine=affine)
+        batch_mean, _ = group_mean.update(updates, optax.EmptyState(), group_sizes=group_sizes, context=context)
         average = jax.tree.map(blend, state.average, batch_mean)
         # (T3) is the same affine function of every group's gradient, so the v_k need not be formed.
-        scale, offset = affine or (1.0, jax.tree.map(jnp.zeros_like, state.average))
-        transported = Affine(new * scale, jax.tree.map(blend, state.average, offset))
-        extra |= {"group_sizes": group_sizes}
+        transported = _transported(context.offset, state.average, new, blend)
         if isinstance(inner, GroupTransformation):
-            step, inner_state = inner.update(updates, state.inner, state.params, affine=transported, **extra)
+            inside = Context(offset=transported, slices=context.slices)
+            true_params, inner_state = take_step(inner, updates, state.inner, state.params, context=inside, **extra)
         else:
             per_group = jax.tree.map(
-                lambda g, o: through(Affine(transported.scale, o), g.astype(o.dtype)), updates, transported.offset
+                lambda g, o: with_offset(transported._replace(vector=o[None]), g.astype(o.dtype)),
+                updates,
+                transported.vector,
             )
-            step, inner_state = inner.update(per_group, state.inner, state.params, **extra)
+            true_params, inner_state = take_step(inner, per_group, state.inner, state.params, **extra)
 
-        true_params = optax.apply_updates(state.params, step)
         ahead = look_ahead(state.steps + 2, tail_fraction)
 
         def shifted_step(moved, before, now):
             return moved + ahead.astype(moved.dtype) * (moved - before) - now
 
         shifted = jax.tree.map(shifted_step, true_params, state.params, params)
-        return shifted, IgtState(state.steps + 1, true_params, average, inner_state)
+        steps = state.steps + 1
+        if group_sizes is not None:
+            counts = jnp.any(jnp.asarray(group_sizes) > 0)
+            steps, true_params, average = keep_unless(counts, (steps, true_params, average), state[:3])
+            shifted = jax.tree.map(lambda u: jnp.where(counts, u, 0), shifted)
+        return shifted, IgtState(steps, true_params, average, inner_state)
 
-    return skip_empty_batches(GroupTransformation(init, update))
+    return GroupTransformation(init, update)
+
+
+def _transported(offset: Offset | None, average: Any, new: jax.Array, blend: Callable[..., jax.Array]) -> Offset:
+    """v_k = γ·v + (1 − γ)·(what the offset makes of ĝ_k), as an offset."""
+    treedef = jax.tree.structure(average)
+    if offset is None:
+        vectors = [jnp.zeros_like(a) for a in jax.tree.leaves(average)]
+        scale = 1.0
+    else:
+        scale, factor, given = offset
+        each = zip(jax.tree.leaves(average), treedef.flatten_up_to(given), strict=True)
+        vectors = [
+            jnp.zeros_like(a) if v is None else jnp.asarray(factor, a.dtype) * v.astype(a.dtype) for a, v in each
+        ]
+    return Offset(new * scale, 1.0, jax.tree.map(blend, average, treedef.unflatten(vectors)))
+
+
+def igt_momentum(
+    learning_rate: optax.ScalarOrSchedule,
+    beta: Scalar = 0.9,
+    *,
+    tail_fraction: Scalar | None = None,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
+    mask: Mask = None,
+    l2: Scalar = 0.0,
+) -> GroupTransformation:
+    """The paper's IGT: implicit gradient transport around `momentum`.
+
+    The paper writes its momentum without the (1 − β) weighting; its μ is (1 − β) times the learning rate here.
+    Evaluate at `igt_eval_params(state, params)`. See `igt` and `sgd`.
+    """
+    inner = momentum(learning_rate, beta, weight_decay=weight_decay, mask=mask)
+    return transported(inner, tail_fraction, l2=l2, mask=mask)
+
+
+def transported(
+    inner: GroupTransformation,
+    tail_fraction: Scalar | None,
+    *,
+    l2: Scalar,
+    mask: Mask,
+    num_clusters: int | None = None,
+) -> GroupTransformation:
+    """`igt` around an optimizer. The penalty belongs to the loss: its gradient is taken at the shifted point too."""
+    return with_penalty(igt(inner, tail_fraction, num_clusters=num_clusters), l2, mask)
 
 
 def igt_eval_params(state: Any, params: Any) -> Any:

@@ -1,38 +1,27 @@
 r"""The printed equations, literally, so that anyone can compare.
 
-Algorithm 1 of the paper moves each present buffer by α_n δ_n but ḡ by α·Δ (δ_n and Δ as in `family.py`). With one
+Algorithm 1 of the paper moves each present buffer by α_n δ_n but ḡ by α·Δ (δ_n and Δ as in `rule.py`). With one
 example per batch and α_n = α/p_n these agree; with several groups they do not, and ḡ drifts away from Σ p_n g_n. The
-library's own rule is in `family.py`; `docs/family.md` says where the two agree and where they part.
+library's own rule is in `rule.py`; `docs/family.md` says where the two agree and where they part.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
-from discover.checks import (
-    check_cluster_ids,
-    check_group_axis,
-    check_group_sizes,
-    check_unit_interval,
-    refuse_optax_wrappers,
-)
+from discover.checks import check_cluster_ids, check_group_axis, check_group_sizes, check_unit_interval
 from discover.clusters import Clusters
-from discover.gpu.joining import map_parameters
+from discover.context import NO_CONTEXT, Context, GroupTransformation, Scalar
+from discover.direction import DiscoverState, scale_by_discover
+from discover.gpu.parameters import Parameter, Result, map_parameters
+from discover.gpu.stacked import Stacked
 from discover.groups import mean_over_groups
-from discover.optimizers.discover import direction_to_optimizer, transported
-from discover.rule import (
-    Affine,
-    BatchWeights,
-    DiscoverState,
-    GroupTransformation,
-    average_by_cluster,
-    batch_weights,
-    scale_by_discover,
-    through,
-)
+from discover.optimizers.compose import Mask, optimizer_from
+from discover.optimizers.igt import transported
+from discover.rule import Weights, batch_weights, with_offset
 
 
 class FamilySetting(NamedTuple):
@@ -89,11 +78,11 @@ def paper_discover(
     learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    alpha: ArrayLike,
-    alpha_n: ArrayLike | None = None,
+    alpha: Scalar,
+    alpha_n: Scalar | None = None,
     weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
+    mask: Mask = None,
+    l2: Scalar = 0.0,
 ) -> GroupTransformation:
     """Discover as printed in Algorithm 1.
 
@@ -107,8 +96,13 @@ def paper_discover(
       weight_decay, mask, l2: see `sgd`.
     """
     rule = _scale_by_printed(clusters, alpha, alpha_n, _algorithm_1)
-    return direction_to_optimizer(
-        rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2, clusters=clusters
+    return optimizer_from(
+        rule,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        mask=mask,
+        l2=l2,
+        num_clusters=clusters.num_clusters,
     )
 
 
@@ -116,12 +110,12 @@ def paper_discover_qhm(
     learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    alpha: ArrayLike,
-    alpha_n: ArrayLike | None = None,
-    nu: ArrayLike,
+    alpha: Scalar,
+    alpha_n: Scalar | None = None,
+    nu: Scalar,
     weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
+    mask: Mask = None,
+    l2: Scalar = 0.0,
 ) -> GroupTransformation:
     """Discover-QHM as printed.
 
@@ -131,8 +125,13 @@ def paper_discover_qhm(
     """
     check_unit_interval("nu", nu)
     rule = _scale_by_printed(clusters, alpha, alpha_n, lambda *args: _discover_qhm(nu, *args))
-    return direction_to_optimizer(
-        rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=l2, clusters=clusters
+    return optimizer_from(
+        rule,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        mask=mask,
+        l2=l2,
+        num_clusters=clusters.num_clusters,
     )
 
 
@@ -140,28 +139,31 @@ def paper_discover_igt(
     learning_rate: optax.ScalarOrSchedule,
     clusters: Clusters,
     *,
-    alpha: ArrayLike,
-    alpha_n: ArrayLike | None = None,
-    tail_fraction: ArrayLike | None = None,
+    alpha: Scalar,
+    alpha_n: Scalar | None = None,
+    tail_fraction: Scalar | None = None,
     weight_decay: optax.ScalarOrSchedule = 0.0,
-    mask: Any = None,
-    l2: ArrayLike = 0.0,
+    mask: Mask = None,
+    l2: Scalar = 0.0,
 ) -> GroupTransformation:
     """Discover-IGT as printed: one transported average v_t stands for the gradient of every cluster.
 
-    v_t as in (T3) of `transport.py` for the whole batch; then Algorithm 1 with v_t in place of each gradient. Arguments
+    v_t as in (T3) of `igt.py` for the whole batch; then Algorithm 1 with v_t in place of each gradient. Arguments
     as for `paper_discover` and `igt`.
     """
     rule = _on_the_mean(_scale_by_printed(clusters, alpha, alpha_n, _algorithm_1))
-    inner = direction_to_optimizer(
-        rule, learning_rate=learning_rate, weight_decay=weight_decay, mask=mask, l2=0.0, clusters=clusters
+    inner = optimizer_from(
+        rule,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        mask=mask,
+        l2=0.0,
+        num_clusters=clusters.num_clusters,
     )
-    return transported(inner, tail_fraction, mask=mask, l2=l2, clusters=clusters)
+    return transported(inner, tail_fraction, mask=mask, l2=l2, num_clusters=clusters.num_clusters)
 
 
-def _scale_by_printed(
-    clusters: Clusters, alpha: ArrayLike, alpha_n: ArrayLike | None, equations: Any
-) -> GroupTransformation:
+def _scale_by_printed(clusters: Clusters, alpha: Scalar, alpha_n: Scalar | None, equations: Any) -> GroupTransformation:
     check_unit_interval("alpha", alpha)
     if alpha_n is not None:
         check_unit_interval("alpha_n", alpha_n)
@@ -175,9 +177,8 @@ def _scale_by_printed(
         del share
         return alpha / p if alpha_n is None else jnp.full_like(p, alpha_n)
 
-    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, affine=None, **_):
+    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, context=NO_CONTEXT, **_):
         del params
-        refuse_optax_wrappers("paper_discover")
         num_groups = check_group_axis(updates, state.mean)
         ids = check_cluster_ids(cluster_ids, num_groups)
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
@@ -185,57 +186,62 @@ def _scale_by_printed(
         weights, _ = batch_weights(ids, sizes, probs, None, correction=1.0, rate=rate)
 
         def printed(parameters):
-            return [equations(alpha, weights, one.grads, one.mean, one.buffers, one.affine) for one in parameters]
+            return [equations(alpha, weights, one) for one in parameters]
 
-        direction, mean, buffers = map_parameters(printed, updates, state, affine)
+        direction, mean, buffers = map_parameters(printed, updates, state, context._replace(move=None))
         return direction, DiscoverState(mean, buffers, None)
 
     return GroupTransformation(init, update)
 
 
 class _Terms(NamedTuple):
-    old: jax.Array  # [G, ...], g_n of each group's cluster
     cluster_grads: jax.Array  # [G, ...], ĝ_n
     moved: jax.Array  # [G, ...], g_n + α_n δ_n
     share: jax.Array  # [G, 1, ...]
     delta: jax.Array  # [...], Δ
 
 
-def _terms(weights: BatchWeights, grads: jax.Array, buffers: jax.Array, affine: Affine | None) -> _Terms:
-    def per_group(values):
-        return values.astype(buffers.dtype).reshape(-1, *(1,) * (buffers.ndim - 1))
+def _terms(weights: Weights, one: Parameter) -> _Terms:
+    dtype = one.buffers.dtype
 
-    grads = jnp.where(per_group(weights.valid) > 0, through(affine, grads.astype(buffers.dtype)), 0)
-    old = buffers[weights.read_ids]
-    cluster_grads = average_by_cluster(weights, grads)
+    def per_group(values):
+        return values.astype(dtype).reshape(-1, *(1,) * (one.buffers.ndim - 1))
+
+    offset = one.offset and one.offset._replace(vector=one.offset.vector[None])
+    grads = jnp.where(per_group(weights.valid) > 0, with_offset(offset, one.grads.astype(dtype)), 0)
+    old = one.buffers[weights.read_ids]
+    cluster_grads = Stacked(dtype, False).by_cluster(weights.cluster_mean, grads)
     moved = old + per_group(weights.rate) * (cluster_grads - old)
     share = per_group(weights.share)
-    return _Terms(old, cluster_grads, moved, share, jnp.sum(share * (grads - old), axis=0))
+    return _Terms(cluster_grads, moved, share, jnp.sum(share * (grads - old), axis=0))
 
 
-def _algorithm_1(alpha, weights, grads, mean, buffers, affine):
-    terms = _terms(weights, grads, buffers, affine)
-    direction = jnp.where(weights.active, mean + terms.delta, 0)
-    buffers = buffers.at[weights.write_ids].set(terms.moved, mode="drop", unique_indices=True)
-    return direction, mean + alpha * terms.delta, buffers
+def _algorithm_1(alpha: Scalar, weights: Weights, one: Parameter) -> Result:
+    terms = _terms(weights, one)
+    direction = jnp.where(weights.active, one.mean + terms.delta, 0)
+    return direction, one.mean + alpha * terms.delta, _written(weights, one, terms.moved)
 
 
-def _discover_qhm(nu, alpha, weights, grads, mean, buffers, affine):
-    terms = _terms(weights, grads, buffers, affine)
-    mean = mean + alpha * terms.delta
+def _discover_qhm(nu: Scalar, alpha: Scalar, weights: Weights, one: Parameter) -> Result:
+    terms = _terms(weights, one)
+    mean = one.mean + alpha * terms.delta
     step = mean + jnp.sum(terms.share * (terms.cluster_grads - terms.moved), axis=0)
     stored = nu * terms.moved + (1 - nu) * terms.cluster_grads
-    buffers = buffers.at[weights.write_ids].set(stored, mode="drop", unique_indices=True)
-    return jnp.where(weights.active, step, 0), mean, buffers
+    return jnp.where(weights.active, step, 0), mean, _written(weights, one, stored)
+
+
+def _written(weights: Weights, one: Parameter, new: jax.Array) -> jax.Array:
+    return one.buffers.at[weights.write_ids].set(new, mode="drop", unique_indices=True)
 
 
 def _on_the_mean(rule: GroupTransformation) -> GroupTransformation:
     """The rule, fed with the batch's mean gradient in place of each group's."""
 
-    def update(updates, state, params=None, *, group_sizes=None, affine=None, **extra):
+    def update(updates, state, params=None, *, group_sizes=None, context=NO_CONTEXT, **extra):
         num_groups = check_group_axis(updates, params)
-        mean, _ = mean_over_groups().update(updates, optax.EmptyState(), group_sizes=group_sizes, affine=affine)
+        mean, _ = mean_over_groups().update(updates, optax.EmptyState(), group_sizes=group_sizes, context=context)
         same = jax.tree.map(lambda m: jnp.broadcast_to(m, (num_groups, *m.shape)), mean)
-        return rule.update(same, state, params, group_sizes=group_sizes, **extra)
+        context = context._replace(offset=None)
+        return rule.update(same, state, params, group_sizes=group_sizes, context=context, **extra)
 
     return GroupTransformation(rule.init, update)

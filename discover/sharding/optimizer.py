@@ -3,7 +3,7 @@ r"""Many devices: the optimizer's state cut by parameter, and no more sent than 
 Groups are spread over the devices of the mesh's data axis; each device computes the gradients of its own groups. Then
 
     1. an all-to-all hands every device its slice of all groups' gradients;
-    2. the rule (`family.py`, or any other optimizer here) works on slices, locally: each device holds its slice of
+    2. the rule (`rule.py`, or any other optimizer here) works on slices, locally: each device holds its slice of
        ḡ and of all N clusters' buffers, N·P/D values of them;
     3. an all-gather returns the update.
 
@@ -21,8 +21,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from discover._context import in_slices
 from discover.checks import check_choice, check_cluster_ids, check_group_axis, check_group_sizes
+from discover.context import Context
 from discover.groups import group_value_and_grad
 from discover.optimizers.igt import igt_eval_params
 from discover.sharding.slices import Slices, check_mesh
@@ -129,11 +129,8 @@ def shard_by_parameter(
         updates = jax.tree.map(lambda g, dtype: g.astype(dtype), updates, dtypes)
 
         cut = slices.cut(params)
-        token = in_slices.set(slices if mesh.size > 1 else None)
-        try:
-            updates, state = inner.update(updates, state, cut, group_sizes=sizes, **extra)
-        finally:
-            in_slices.reset(token)
+        context = Context(slices=slices)
+        updates, state = inner.update(updates, state, cut, group_sizes=sizes, context=context, **extra)
         return _gather(slices, updates, cut, params), slices.place(state)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -5,8 +5,7 @@ import functools
 import jax
 import pytest
 
-from discover.gpu import device as accelerator
-from discover.gpu import split_kernel, update_kernel
+from discover.gpu import device, split_kernel, update_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -19,16 +18,15 @@ def strict(request):
 @pytest.fixture
 def gpu(monkeypatch):
     """The way of a GPU, in Pallas's interpreter; the shapes that the update kernel was given."""
-    shapes, update, cut = [], update_kernel.apply_rule, split_kernel.split
+    shapes, update, cut = [], update_kernel.update_in_kernels, split_kernel.split
 
     def counted(scalars, parameters):
         shapes.extend(one.mean.shape for one in parameters)
         return update(scalars, parameters, block=8, interpret=True)
 
     def on():
-        monkeypatch.setattr(accelerator, "runs_kernels", lambda: True)
-        monkeypatch.setattr(accelerator, "is_cpu", lambda: False)
-        monkeypatch.setattr(update_kernel, "apply_rule", counted)
+        monkeypatch.setattr(device, "choose", lambda *, cpu, gpu, other: gpu())
+        monkeypatch.setattr(update_kernel, "update_in_kernels", counted)
         monkeypatch.setattr(split_kernel, "split", functools.partial(cut, block=8, interpret=True))
         return shapes
 

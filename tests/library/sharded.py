@@ -9,28 +9,28 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-import discover
+from tests.library import table
 
-CLUSTERS = discover.Clusters((0.4, 0.3, 0.2, 0.1))
+CLUSTERS = table.CLUSTERS
 
 
 MASK = functools.partial(jax.tree.map, lambda p: p.ndim > 1)
 
 
-OPTIMIZERS = {
-    "sgd": lambda: discover.sgd(0.1),
-    "momentum": lambda: discover.momentum(0.1, weight_decay=0.01, mask=MASK),
-    "qhm": lambda: discover.qhm(0.1, l2=0.01),
-    "adam": lambda: discover.adam(0.01),
-    "igt": lambda: discover.igt_momentum(0.1, tail_fraction=2.0),
-    "discover": lambda: discover.discover(0.1, CLUSTERS, weight_decay=0.01, mask=MASK),
-    "discover_qhm": lambda: discover.discover_qhm(0.1, CLUSTERS, nu=0.7, rate="per_visit", estimate_probs=True),
-    "discover_igt": lambda: discover.discover_igt(0.1, CLUSTERS, tail_fraction=2.0, l2=0.01, mask=MASK),
-    "discover_adam": lambda: discover.discover_adam(0.01, CLUSTERS, beta1=0.5, weight_decay=0.01, mask=MASK),
-    "paper_discover": lambda: discover.paper_discover(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1),
-    "paper_discover_qhm": lambda: discover.paper_discover_qhm(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1, nu=0.5),
-    "paper_discover_igt": lambda: discover.paper_discover_igt(0.1, CLUSTERS, alpha=0.1, alpha_n=0.1),
+EXTRA = {
+    "momentum": {"weight_decay": 0.01, "mask": MASK},
+    "qhm": {"l2": 0.01},
+    "discover": {"weight_decay": 0.01, "mask": MASK},
+    "discover_qhm": {"rate": "per_visit", "estimate_probs": True},
+    "discover_igt": {"l2": 0.01, "mask": MASK},
+    "discover_adam": {"beta1": 0.5, "weight_decay": 0.01, "mask": MASK},
+    "discover_muon": {"damping": 0.1, "l2": 0.01},
 }
+"""What the optimizers are tried with besides, so that every option crosses devices once."""
+
+
+def make_optimizer(name):
+    return table.make(name, 0.05, clusters=CLUSTERS, **EXTRA.get(name, {}))
 
 
 STEPS, GROUPS, SIZE = 4, 8, 3

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from discover import discover, discover_igt
-from discover import rule as family
-from discover.gpu import joining as leaves
-from discover.gpu import split_kernel, update_kernel
+from discover import Clusters, discover, discover_igt, rule, scale_by_discover
+from discover.context import Move, Offset
+from discover.gpu import parameters, split_kernel, update_kernel
+from discover.gpu.parameters import Parameter
+from discover.gpu.stacked import update_stacked
 from discover.gpu.weight_gradient import Window, choose_tiles, grouped_weight_gradient
 from tests.library.on_gpu import assert_same, compiled, lowered_for_cuda, random_tree
 
@@ -23,8 +24,8 @@ def batch(num_groups, num_clusters, shape, buffer_dtype, estimate=False):
     ids = jnp.asarray(rng.integers(-1, num_clusters, num_groups), jnp.int32)
     sizes = jnp.asarray(rng.integers(0, 4, num_groups))
     seen = jnp.asarray(rng.integers(1, 50, num_clusters), jnp.float32) if estimate else None
-    weights, _ = family.batch_weights(
-        ids, sizes, jnp.full(num_clusters, 1 / num_clusters), seen, correction=0.2, rate=family.proportional_rate(0.9)
+    weights, _ = rule.batch_weights(
+        ids, sizes, jnp.full(num_clusters, 1 / num_clusters), seen, correction=0.2, rate=rule.proportional_rate(0.9)
     )
     grads = rng.normal(size=(num_groups, *shape))
     grads[~np.asarray(weights.valid)] = np.nan
@@ -41,18 +42,16 @@ def batch(num_groups, num_clusters, shape, buffer_dtype, estimate=False):
         (5, 100, (), jnp.float32, False),
     ],
 )
-@pytest.mark.parametrize("affine", [False, True])
-def test_the_update_kernel_equals_the_rule(num_groups, num_clusters, shape, dtype, estimate, affine):
-    case = batch(num_groups, num_clusters, shape, dtype, estimate)
-    if affine:
-        case = (*case, family.Affine(0.3, jnp.linspace(-1, 1, case[2].size).reshape(shape).astype(jnp.float32)))
-    plain = compiled(family.apply_rule, *case)
-
-    def in_kernel(w, *rest):
-        return update_kernel.apply_rule(update_kernel.pack(w), [leaves.Parameter(None, *rest)], interpret=True)[0]
-
-    kernel = compiled(in_kernel, *case)
-    for name, expected, actual in zip(("direction", "mean", "buffers"), plain, kernel):
+@pytest.mark.parametrize("asked", ["direction", "offset", "move", "penalty and move"])
+def test_the_update_kernel_equals_the_plain_rule(num_groups, num_clusters, shape, dtype, estimate, asked):
+    weights, *arrays = batch(num_groups, num_clusters, shape, dtype, estimate)
+    param = jnp.linspace(-1, 1, arrays[1].size).reshape(shape).astype(jnp.float32)
+    offset = Offset(0.3, 0.5, param) if asked in ("offset", "penalty and move") else None
+    move = Move(param, 0.1, 0.2) if asked.endswith("move") else None
+    one = Parameter(None, *arrays, offset, move)
+    plain = compiled(lambda: update_stacked(weights, one, sums_as_products=False))
+    kernel = compiled(lambda: update_kernel.update_in_kernels(update_kernel.pack(weights), [one], interpret=True)[0])
+    for name, expected, actual in zip(("result", "mean", "buffers"), plain, kernel):
         assert actual.shape == expected.shape
         assert actual.dtype == expected.dtype
         wide = [np.asarray(a, np.float32) for a in (actual, expected)]
@@ -89,11 +88,12 @@ def test_the_kernels_lower_for_cuda_at_the_papers_shapes():
     weight_gradients_lower()
     weights, *_ = batch(8, 10, (5,), jnp.float32)
     case = (shaped(8, 1000), shaped(1000, dtype=jnp.float32), shaped(10, 1000, dtype=jnp.float32))
-    scalars, numbers = update_kernel.pack(weights), jnp.array([0.1, 0.1, 0.1])
+    scalars = update_kernel.pack(weights)
 
     def update(*case, move):
-        one = leaves.Parameter(None, *case, move=leaves.Move(case[1], numbers, True, True) if move else None)
-        return update_kernel.apply_rule(scalars, [one, one])
+        asked = (Offset(1.0, 0.1, case[1]), Move(case[1], 0.1, 0.1)) if move else (None, None)
+        one = Parameter(None, *case, *asked)
+        return update_kernel.update_in_kernels(scalars, [one, one])
 
     for move in (False, True):
         assert "discover_update" in lowered_for_cuda(jax.jit(functools.partial(update, move=move)), *case)
@@ -111,15 +111,15 @@ def one_step(tx, params, grads):
     return tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes)
 
 
-@pytest.mark.parametrize(("small", "expected"), [(0, [(), (3, 5), (7,)]), (3 * 7, [(3, 5), (8,)]), (2**18, [(23,)])])
+@pytest.mark.parametrize(("small", "expected"), [(0, [(), (3, 5), (7,)]), (2**18, [(23,)])])
 def test_on_a_gpu_small_parameters_take_the_kernel_together_and_the_same_step(monkeypatch, gpu, small, expected):
     rng = np.random.default_rng(0)
     params, grads = random_tree(rng), random_tree(rng, 4)
     grads["kernel"] = grads["kernel"].astype(jnp.bfloat16)  # as matrices of a network in bfloat16
-    tx = discover(0.1, family.Clusters.uniform(3), beta=0.9, nu=0.7, l2=0.1)
+    tx = discover(0.1, Clusters.uniform(3), beta=0.9, nu=0.7, l2=0.1)
     step = functools.partial(one_step, tx)
     plain = compiled(step, params, grads)
-    monkeypatch.setattr(leaves, "SMALL", small)
+    monkeypatch.setattr(parameters, "SMALL", small)
     shapes = gpu()
     assert_same(compiled(step, params, grads), plain)
     assert sorted(shapes) == expected
@@ -128,7 +128,7 @@ def test_on_a_gpu_small_parameters_take_the_kernel_together_and_the_same_step(mo
 def test_joined_parameters_of_several_networks_are_updated_side_by_side(gpu):
     rng = np.random.default_rng(0)
     params, grads = random_tree(rng, 2), random_tree(rng, 2, 4)
-    tx = discover_igt(0.1, family.Clusters.uniform(3), l2=0.1)
+    tx = discover_igt(0.1, Clusters.uniform(3), l2=0.1)
     step = jax.vmap(functools.partial(one_step, tx))
     plain = compiled(step, params, grads)
     shapes = gpu()
@@ -139,28 +139,12 @@ def test_joined_parameters_of_several_networks_are_updated_side_by_side(gpu):
 def test_parameters_that_the_kernel_cannot_take_are_not_joined(gpu):
     params = {"a": jnp.ones(3, jnp.complex64), "b": jnp.ones((2, 2), jnp.complex64), "c": jnp.ones(4), "d": jnp.ones(5)}
     grads = jax.tree.map(lambda p: jnp.stack([p, 2 * p, 3 * p, 4 * p]), params)
-    tx = family.scale_by_discover(family.Clusters.uniform(3))
+    tx = scale_by_discover(Clusters.uniform(3))
     step = functools.partial(one_step, tx)
     plain = compiled(step, params, grads)
     shapes = gpu()
     assert_same(compiled(step, params, grads), plain)
     assert set(shapes) == {(9,)}
-
-
-def test_gradients_of_vectors_reach_the_kernel_through_a_gather(gpu):
-    """It keeps XLA from imposing the kernel's memory layout on activations."""
-    shapes = gpu()
-    tx = family.scale_by_discover(family.Clusters.uniform(3))
-    params = {"a": jnp.ones(7), "b": jnp.ones(9)}
-    grads = jax.tree.map(lambda p: jnp.ones((4, *p.shape)), params)
-    program = jax.make_jaxpr(lambda g, s: tx.update(g, s, cluster_ids=jnp.arange(4) % 3))(grads, tx.init(params))
-    assert shapes == [(16,)]
-    kernel = next(e for e in program.jaxpr.eqns if e.primitive.name == "pallas_call")
-    sources = {v: e for e in program.jaxpr.eqns for v in e.outvars}
-    source = next(sources[v] for v in kernel.invars if v.aval.shape == (4, 16))
-    while source.primitive.name in ("reshape", "pjit", "jit"):
-        source = sources[source.invars[0]]
-    assert source.primitive.name == "gather"
 
 
 @pytest.mark.parametrize(
@@ -179,43 +163,22 @@ def test_the_split_kernel_cuts_joined_arrays_into_their_parts(sizes, num_rows, m
             np.testing.assert_array_equal(expected, actual)
 
 
-def test_no_load_or_store_of_the_split_kernel_is_without_a_mask():
-    """On a GPU it would read or write other memory, which the interpreter does not do."""
-    arrays = (jnp.ones((1, 30)), jnp.ones((3, 30)))
-    program = jax.make_jaxpr(lambda *arrays: split_kernel.split(arrays, [9, 20, 1], block=8))(*arrays)
-    masks = {"masked_load": -2, "masked_swap": -1}  # where the primitives have theirs
-    found = []
-
-    def walk(jaxpr):
-        for equation in jaxpr.eqns:
-            if equation.primitive.name in masks:
-                arguments = jax.tree.unflatten(equation.params["args_tree"], equation.invars)
-                found.append(arguments[masks[equation.primitive.name]])
-            for value in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
-                inner = getattr(value, "jaxpr", value)
-                if hasattr(inner, "eqns"):
-                    walk(inner)
-
-    walk(program.jaxpr)
-    assert len(found) == 2 * (1 + 3)  # of each array a load, and a store for each part
-    assert all(mask is not None and mask.aval.dtype == bool for mask in found)
-
-
 def test_parameters_of_a_kind_that_are_not_large_share_kernels(monkeypatch):
     weights, *_ = batch(4, 3, (1,), jnp.float32)
-    numbers, parameters = jnp.array([0.1, 0.2, 0.3]), []
+    everyone = []
     for shape in [(20,), (3, 5), (2, 2), (4, 2), (1,), (3, 4)]:  # of odd sizes two, and one that decays
         _, grads, mean, buffers = batch(4, 3, shape, jnp.bfloat16)
-        move = leaves.Move(mean + 1, numbers, penalised=True, decays=shape == (2, 2))
-        parameters.append(leaves.Parameter(None, grads, mean, buffers, move=move))
+        param = mean + 1
+        move = Move(param, 0.3, 0.2 if shape == (2, 2) else None)
+        everyone.append(Parameter(None, grads, mean, buffers, Offset(1.0, 0.1, param), move))
 
-    def update(parameters):
-        return update_kernel.apply_rule(update_kernel.pack(weights), parameters, block=8, interpret=True)
+    def update(some):
+        return update_kernel.update_in_kernels(update_kernel.pack(weights), some, block=8, interpret=True)
 
-    apart = compiled(lambda: [update([one])[0] for one in parameters])
+    apart = compiled(lambda: [update([one])[0] for one in everyone])
     for large, most, kernels in ((2**20, 8, 3), (15, 8, 4), (0, 8, 6), (2**20, 2, 4)):
         monkeypatch.setattr(update_kernel, "LARGE", large)
         monkeypatch.setattr(update_kernel, "MOST_TOGETHER", most)
-        program = jax.make_jaxpr(lambda: update(parameters))()
+        program = jax.make_jaxpr(lambda: update(everyone))()
         assert sum(e.primitive.name == "pallas_call" for e in program.jaxpr.eqns) == kernels
-    assert_same(compiled(lambda: update(parameters)), apart)
+    assert_same(compiled(lambda: update(everyone)), apart)

@@ -1,6 +1,7 @@
 """What an optax user expects of every optimizer here."""
 
 import functools
+import inspect
 import re
 
 import jax
@@ -11,117 +12,102 @@ import orbax.checkpoint as ocp
 import pytest
 
 import discover
-from tests.library import problem
+from discover.registry import OPTIMIZERS
+from tests.library import problem, table
 
-PROBS = (0.5, 0.3, 0.2)
-CLUSTERS = discover.Clusters(PROBS)
-
-OPTIMIZERS = {
-    "sgd": discover.sgd,
-    "momentum": discover.momentum,
-    "qhm": discover.qhm,
-    "igt": lambda lr, **k: discover.igt_momentum(lr, tail_fraction=18, **k),
-    "adam": discover.adam,
-    "discover": lambda lr, **k: discover.discover(lr, CLUSTERS, **k),
-    "discover_bf16": lambda lr, **k: discover.discover(lr, CLUSTERS, buffer_dtype=jnp.bfloat16, **k),
-    "discover_qhm": lambda lr, **k: discover.discover_qhm(lr, CLUSTERS, nu=0.7, **k),
-    "discover_igt": lambda lr, **k: discover.discover_igt(lr, CLUSTERS, tail_fraction=18, **k),
-    "paper_discover": lambda lr, **k: discover.paper_discover(lr, CLUSTERS, alpha=0.1, alpha_n=0.1, **k),
-    "paper_discover_qhm": lambda lr, **k: discover.paper_discover_qhm(lr, CLUSTERS, alpha=0.1, nu=0.5, **k),
-    "paper_discover_igt": lambda lr, **k: discover.paper_discover_igt(lr, CLUSTERS, alpha=0.1, **k),
-}
-every_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+CLUSTERS = table.CLUSTERS
+every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 GRADS = {"w": jnp.ones((2, problem.FEATURES, problem.CLASSES)), "b": jnp.ones((2, problem.CLASSES))}
 IDS = np.array([0, 2], np.int32)
 
 
 def batches(num_steps=20):
-    return problem.draw_batches(num_steps, 4, PROBS)
+    return problem.draw_batches(num_steps, 4, CLUSTERS.probs)
+
+
+def looks(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
 
 @every_optimizer
-def test_unknown_extra_arguments_are_ignored(make):
-    tx = make(0.1)
-    params = problem.start()
-    tx.update(GRADS, tx.init(params), params, cluster_ids=IDS, value=1.0, somebody_elses=None)
+def test_the_table_says_what_the_factory_takes(name):
+    entry = OPTIMIZERS[name]
+    assert entry.clustered == ("clusters" in inspect.signature(entry.make).parameters)
+    assert {"weight_decay", "l2"} <= set(entry.hyperparameters)
+    assert "mask" not in entry.hyperparameters
+    assert set(entry.search) <= {"learning_rate", *entry.hyperparameters}
+    assert entry.baseline is None or not OPTIMIZERS[entry.baseline].clustered
+    assert re.fullmatch("#[0-9A-F]{6}", entry.color)
+    assert len({other.color for other in OPTIMIZERS.values()}) == len(OPTIMIZERS)
 
 
 @every_optimizer
-def test_updates_look_like_the_parameters_and_keep_their_dtype(make):
-    for dtype in (jnp.float32, jnp.float16, jnp.bfloat16):
-        params = problem.start(dtype=dtype)
-        tx = make(0.1)
-        updates, _ = tx.update(optax.tree.cast(GRADS, dtype), tx.init(params), params, cluster_ids=IDS)
-        new = optax.apply_updates(params, updates)
-        assert jax.tree.map(lambda p: (p.shape, p.dtype), new) == jax.tree.map(lambda p: (p.shape, p.dtype), params)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+def test_updates_look_like_the_parameters_and_the_state_keeps_its_look(name, dtype):
+    """Also when traced without numbers, with arguments that are somebody else's, and when the step is taken at once."""
+    tx, params = table.make(name, weight_decay=0.1, l2=0.1), problem.start(dtype=dtype)
+    grads = optax.tree.cast(GRADS, dtype)
 
-
-@every_optimizer
-def test_abstract_init_gives_the_same_structure(make):
-    tx, params = make(0.1), problem.start()
-    abstract = jax.eval_shape(tx.init, params)
-    concrete = tx.init(params)
-    assert jax.tree.structure(abstract) == jax.tree.structure(concrete)
-    assert [(a.shape, a.dtype) for a in jax.tree.leaves(abstract)] == [
-        (c.shape, c.dtype) for c in jax.tree.leaves(concrete)
-    ]
-
-
-@every_optimizer
-def test_the_state_keeps_its_structure_shapes_and_dtypes(make):
-    tx, params = make(0.1), problem.start()
-    state = tx.init(params)
-    _, after = tx.update(GRADS, state, params, cluster_ids=IDS)
-    assert jax.tree.structure(state) == jax.tree.structure(after)
-    assert [(a.shape, a.dtype) for a in jax.tree.leaves(state)] == [(a.shape, a.dtype) for a in jax.tree.leaves(after)]
-
-
-@every_optimizer
-def test_jit_with_donation_compiles_once_and_agrees_with_a_plain_call(make):
-    tx, params = make(0.1), problem.start()
-    traces = []
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params, state, grads, ids, sizes):
-        traces.append(1)
-        updates, state = tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes)
+    def step(params, state):
+        updates, state = tx.update(grads, state, params, cluster_ids=IDS, value=1.0, somebody_elses=None)
         return optax.apply_updates(params, updates), state
 
-    plain_params, plain_state = problem.start(), tx.init(params)
-    state = tx.init(params)
-    for t in range(4):
+    state = jax.eval_shape(tx.init, params)
+    assert looks(jax.eval_shape(step, params, state)) == looks((params, state))
+    at_once = functools.partial(discover.take_step, tx, grads, cluster_ids=IDS)
+    assert looks(jax.eval_shape(lambda p, s: at_once(s, p), params, state)) == looks((params, state))
+    if dtype == jnp.float32:
+        assert looks(tx.init(params)) == looks(state)
+
+
+@every_optimizer
+def test_jit_with_donation_compiles_once_and_a_grid_of_rates_is_one_program(name):
+    traces = []
+
+    def step(rate, params, state, ids, sizes):
+        traces.append(1)
+        tx = table.make(name, rate, weight_decay=0.1 * rate, l2=0.01 * rate)
+        updates, state = tx.update(GRADS, state, params, cluster_ids=ids, group_sizes=sizes)
+        return optax.apply_updates(params, updates), state
+
+    together, alone = jax.jit(jax.vmap(step, (0, 0, 0, None, None)), donate_argnums=(1, 2)), jax.jit(step)
+    rates, start = jnp.array([0.01, 0.3]), problem.start()
+    first = table.make(name, 0.1).init(start)
+    params, state = jax.tree.map(lambda x: jnp.stack([x, x]), (start, first))
+    one = (start, first)
+    for t in range(3):
         ids, sizes = jnp.array([t % 3, 2]), jnp.array([t, 3])
-        params, state = step(params, state, GRADS, ids, sizes)
-        updates, plain_state = tx.update(GRADS, plain_state, plain_params, cluster_ids=ids, group_sizes=sizes)
-        plain_params = optax.apply_updates(plain_params, updates)
-    assert len(traces) == 1
-    np.testing.assert_allclose(problem.flatten(params), problem.flatten(plain_params), rtol=1e-12)
+        params, state = together(rates, params, state, ids, sizes)
+        one = alone(rates[1], *one, ids, sizes)
+    assert len(traces) == 2  # one for each of the two programs
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-9, atol=1e-12), (params, state), one)
 
 
 @every_optimizer
-def test_hyperparameters_may_be_traced_so_one_program_serves_a_grid(make):
-    rates = jnp.array([0.01, 0.1, 0.3])
-
-    def final(lr):
-        tx, params = make(lr, weight_decay=0.1 * lr, l2=0.01 * lr), problem.start()
-        state = tx.init(params)
-        for _ in range(3):
-            updates, state = tx.update(GRADS, state, params, cluster_ids=IDS)
-            params = optax.apply_updates(params, updates)
-        return params["w"]
-
-    together = jax.jit(jax.vmap(final))(rates)
-    for i, lr in enumerate(rates):
-        np.testing.assert_allclose(together[i], final(float(lr)), rtol=1e-6)
-
-
-@every_optimizer
-def test_the_state_survives_a_checkpoint(make, tmp_path):
-    tx, params = make(0.1), problem.start()
+def test_a_step_is_the_update_and_the_sum_and_an_empty_batch_is_none(name):
+    tx, params = table.make(name, weight_decay=0.1, l2=0.1), problem.start()
     state = tx.init(params)
-    for _ in range(3):
-        updates, state = tx.update(GRADS, state, params, cluster_ids=IDS)
-        params = optax.apply_updates(params, updates)
+
+    @jax.jit
+    def added(params, state, sizes):
+        updates, state = tx.update(GRADS, state, params, cluster_ids=IDS, group_sizes=sizes)
+        return optax.apply_updates(params, updates), state
+
+    @jax.jit
+    def at_once(params, state, sizes):
+        return discover.take_step(tx, GRADS, state, params, cluster_ids=IDS, group_sizes=sizes)
+
+    some, none = jnp.array([1, 3]), jnp.array([0, 0])
+    before = added(params, state, some)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), at_once(params, state, some), before)
+    for take in (added, at_once):
+        jax.tree.map(np.testing.assert_array_equal, take(*before, none), before)
+
+
+@every_optimizer
+def test_the_state_survives_a_checkpoint(name, tmp_path):
+    tx, params = table.make(name), problem.start()
+    _, state = tx.update(GRADS, tx.init(params), params, cluster_ids=IDS)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "state", state)
         checkpointer.wait_until_finished()
@@ -167,31 +153,19 @@ def test_a_schedule_sets_the_learning_rate_of_each_step():
     for t in range(20):
         tx = discover.discover(0.4 * 0.5**t, CLUSTERS)
         inner = tx.init(params)
-        state = inner if state is None else (state[0], *inner[1:])
+        state = inner if state is None else inner._replace(direction=state.direction)
         _, grads = discover.group_value_and_grad(problem.loss)(params, (x[t], y[t]))
         updates, state = tx.update(grads, state, params, cluster_ids=ids[t])
         params = optax.apply_updates(params, updates)
     np.testing.assert_allclose(with_schedule[-1], problem.flatten(params), rtol=1e-6)
 
 
-INJECTABLE = {
-    "sgd": (discover.sgd, {}),
-    "qhm": (discover.qhm, {}),
-    "igt": (discover.igt_momentum, {"tail_fraction": 18.0}),
-    "adam": (discover.adam, {}),
-    "discover_qhm": (discover.discover_qhm, {"clusters": CLUSTERS, "nu": 0.7}),
-    "discover_igt": (discover.discover_igt, {"clusters": CLUSTERS, "tail_fraction": 18.0}),
-    "discover_adam": (discover.discover_adam, {"clusters": CLUSTERS}),
-    "paper_discover": (discover.paper_discover, {"clusters": CLUSTERS, "alpha": 0.1, "alpha_n": 0.1}),
-    "paper_discover_qhm": (discover.paper_discover_qhm, {"clusters": CLUSTERS, "alpha": 0.1, "nu": 0.5}),
-    "paper_discover_igt": (discover.paper_discover_igt, {"clusters": CLUSTERS, "alpha": 0.1}),
-}
-
-
-@pytest.mark.parametrize("name", INJECTABLE)
-def test_inject_hyperparams_works_with_every_optimizer(name):
-    factory, options = INJECTABLE[name]
-    injected, plain = optax.inject_hyperparams(factory)(learning_rate=0.1, **options), factory(0.1, **options)
+@every_optimizer
+def test_inject_hyperparams_works(name):
+    entry = OPTIMIZERS[name]
+    options = {key: table.NEEDED[key] for key in entry.required} | ({"clusters": CLUSTERS} if entry.clustered else {})
+    injected = optax.inject_hyperparams(entry.make)(learning_rate=0.1, **options)
+    plain = entry.make(0.1, **options)
     params = problem.start(dtype=jnp.float32)
     grads = optax.tree.cast(GRADS, jnp.float32)
     updates, _ = injected.update(grads, injected.init(params), params, cluster_ids=IDS)
@@ -238,18 +212,17 @@ def test_igt_inside_partition_is_evaluated_at_its_true_parameters_and_the_others
 
 
 @every_optimizer
-def test_wrappers_that_do_not_know_groups_are_refused_with_a_sentence(make):
-    params = problem.start()
-    for wrap in (lambda tx: tx, lambda tx: optax.chain(tx)):
-        masked = wrap(optax.masked(make(0.1), {"w": True, "b": False}))
-        with pytest.raises(ValueError, match=r"inside optax.masked.*use optax.partition"):
-            masked.update(GRADS, masked.init(params), params, cluster_ids=IDS)
-    accumulating = optax.MultiSteps(make(0.1), 2).gradient_transformation()
-    with pytest.raises(ValueError, match=r"inside optax.MultiSteps.*accumulate_groups"):
-        accumulating.update(GRADS, accumulating.init(params), params, cluster_ids=IDS)
-    finite = optax.apply_if_finite(make(0.1), 3)
-    with pytest.raises(ValueError, match=r"inside optax.apply_if_finite, which expects updates shaped like"):
-        finite.update(GRADS, finite.init(params), params, cluster_ids=IDS)
+def test_wrappers_that_do_not_know_groups_are_refused(name):
+    tx, params = table.make(name), problem.start()
+    accumulating = optax.MultiSteps(tx, 2).gradient_transformation()
+    with pytest.raises(ValueError, match=r"MultiSteps takes the axis away: .*accumulate_groups"):
+        jax.eval_shape(lambda: accumulating.update(GRADS, accumulating.init(params), params, cluster_ids=IDS))
+    masked = optax.masked(tx, {"w": True, "b": False})
+    with pytest.raises(ValueError, match=r"optax.masked leaves the other gradients .*use optax.partition"):
+        jax.eval_shape(lambda: discover.take_step(masked, GRADS, masked.init(params), params, cluster_ids=IDS))
+    finite = optax.apply_if_finite(tx, 3)
+    with pytest.raises(TypeError, match="branches must have equal output types"):  # jax's own words
+        jax.eval_shape(lambda: finite.update(GRADS, finite.init(params), params, cluster_ids=IDS))
 
 
 def test_decay_may_be_masked():
@@ -277,17 +250,3 @@ def test_only_the_buffers_of_the_batchs_clusters_are_touched():
     (flops, temp), (many_flops, many_temp) = cost(10), cost(1000)
     assert many_flops < 1.1 * flops + 4 * 1000
     assert many_temp < 1.1 * temp + 16 * 1000
-
-
-@pytest.mark.parametrize("num_groups", [1, 2, 4])
-def test_no_copy_of_all_buffers_is_made(num_groups):
-    rule = discover.scale_by_discover(discover.Clusters.uniform(1000))
-
-    def many(state, grads, ids):
-        return jax.lax.fori_loop(0, 5, lambda _, s: rule.update(grads, s, cluster_ids=ids)[1], state)
-
-    state = jax.eval_shape(rule.init, jnp.zeros((16, 8)))
-    grads, ids = jax.ShapeDtypeStruct((num_groups, 16, 8), float), jax.ShapeDtypeStruct((num_groups,), jnp.int32)
-    text = jax.jit(many, donate_argnums=0).lower(state, grads, ids).compile().as_text()
-    assert "[1000,16,8]" in text
-    assert not re.search(r"= f64\[1000,16,8\]\S* copy\(", text)

@@ -11,19 +11,19 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import discover
+from benchmarks.traffic import bytes_sent, collectives, count_kinds
 from discover.sharding.optimizer import (
     shard_by_parameter,
     sharded_group_value_and_grad,
     state_shardings,
 )
-from discover.sharding.traffic import bytes_sent, collectives, count_kinds
 from tests.library.sharded import (
     CLUSTERS,
     MODEL_SPECS,
-    OPTIMIZERS,
     SIZE,
     loss,
     make_mesh,
+    make_optimizer,
     make_params,
     make_step,
     quick_jit,
@@ -146,7 +146,7 @@ def test_each_device_holds_its_share_of_all_buffers():
 
 def test_the_state_s_shapes_and_places_are_known_without_computing_it():
     mesh, params = make_mesh(4), make_params()
-    inner = OPTIMIZERS["discover_igt"]()
+    inner = make_optimizer("discover_igt")
     abstract = state_shardings(inner, jax.eval_shape(lambda: params), mesh)
     state = shard_by_parameter(inner, mesh).init(params)
     for want, got in itertools.zip_longest(jax.tree.leaves(abstract), jax.tree.leaves(state)):

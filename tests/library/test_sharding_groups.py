@@ -13,18 +13,18 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import discover
+from benchmarks.traffic import collectives, count_kinds
 from discover.sharding.optimizer import (
     pad_groups,
     shard_by_parameter,
     sharded_group_value_and_grad,
 )
-from discover.sharding.traffic import collectives, count_kinds
 from tests.library.sharded import (
-    OPTIMIZERS,
     assert_close,
     loss,
     make_batches,
     make_mesh,
+    make_optimizer,
     make_params,
     quick_jit,
     random_grads,
@@ -42,7 +42,7 @@ MIXTURES = {
 def _updates(devices, clusters_per_device, exchange="groups", name="discover"):
     """Compiled single updates from random state: (whole optimizer, sharded optimizer)."""
     mesh, params = make_mesh(devices), make_params()
-    whole = OPTIMIZERS[name]()
+    whole = make_optimizer(name)
     tx = shard_by_parameter(whole, mesh, exchange=exchange, clusters_per_device=clusters_per_device)
 
     def two_steps(tx):
@@ -120,7 +120,7 @@ def test_more_devices_than_groups_are_padded_with_groups_that_do_not_count():
     sizes = jnp.maximum(sizes, 1)
     padded = pad_groups(data, ids, sizes, 8)
     assert [leaf.shape[0] for leaf in jax.tree.leaves(padded)] == [8] * 4
-    params, whole = make_params(), OPTIMIZERS["discover"]()
+    params, whole = make_params(), make_optimizer("discover")
     tx = shard_by_parameter(whole, mesh)
 
     def one(tx, gradients, batch):

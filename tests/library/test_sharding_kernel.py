@@ -9,10 +9,9 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 import discover
-from discover.gpu import device as accelerator
-from discover.gpu import update_kernel
+from benchmarks.traffic import collectives, count_kinds
+from discover.gpu import device, update_kernel
 from discover.sharding.optimizer import shard_by_parameter
-from discover.sharding.traffic import collectives, count_kinds
 from tests.library.on_gpu import H200, lowered_for_cuda
 from tests.library.sharded import CLUSTERS, MODEL_SPECS, assert_close, make_mesh, make_params, quick_jit
 
@@ -46,14 +45,14 @@ def test_the_kernel_updates_slices_where_they_are_and_equals_the_plain_rule(name
     update, arguments = one_update(tx, groups)
     plain = update.lower(*arguments).compile()
 
-    sizes, rule = [], update_kernel.apply_rule
+    sizes, rule = [], update_kernel.update_in_kernels
 
     def interpreted(scalars, parameters):
         sizes.extend(one.mean.size for one in parameters)
         return rule(scalars, parameters, interpret=True)
 
-    monkeypatch.setattr(update_kernel, "apply_rule", interpreted)
-    monkeypatch.setattr(accelerator, "runs_kernels", lambda: True)
+    monkeypatch.setattr(update_kernel, "update_in_kernels", interpreted)
+    monkeypatch.setattr(device, "choose", lambda *, cpu, gpu, other: gpu())
     kernel = one_update(tx, groups)[0].lower(*arguments).compile()
     monkeypatch.undo()
     # Every parameter, cut by the data axis and by the model axis that it is sharded over.
@@ -67,6 +66,6 @@ def test_the_kernel_on_slices_lowers_for_cuda(monkeypatch):
     inner = discover.discover(0.1, CLUSTERS)
     on_gpus = shard_by_parameter(inner, mesh)
     params, (grads, state) = make_params(5, 12), one_update(shard_by_parameter(inner, make_mesh(8)), 8)[1]
-    monkeypatch.setattr(accelerator, "runs_kernels", lambda: True)
+    monkeypatch.setattr(device, "choose", lambda *, cpu, gpu, other: gpu())
     update = jax.jit(lambda grads, state: on_gpus.update(grads, state, params, cluster_ids=jnp.arange(8) % 3))
     assert "discover_update" in lowered_for_cuda(update, grads, state, mesh=mesh)

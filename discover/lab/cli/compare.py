@@ -124,9 +124,8 @@ def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
 
 def remarks(record: dict[str, Any]) -> list[str]:
     """What the table says in words: who is ahead, and by how much of what clustering costs."""
-    from discover.lab.report.page import won_back
     from discover.lab.report.style import series_name
-    from discover.lab.report.tables import best_on_validation
+    from discover.lab.report.tables import best_on_validation, won_back
 
     rows = {row["label"]: row for row in record["rows"] if (row["test_accuracy"] or {}).get("mean") is not None}
     lines = []

@@ -1,19 +1,23 @@
 """Clustered data: sources, clusterings, batches of cluster-pure groups, label noise, augmentation."""
 
+from typing import TYPE_CHECKING, Any
+
+from discover.lab.data.batches.mixed_batches import Groups, group_by_cluster
 from discover.lab.data.batches.plan import Batch, BatchPlan
-from discover.lab.data.batches.regroup import Groups, group_by_cluster
-from discover.lab.data.batches.streaming import StreamedBatch, stream_batches
-from discover.lab.data.cluster_choice import cluster
 from discover.lab.data.clustering import Clustering
+from discover.lab.data.clusterings import CLUSTERINGS, cluster
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import ArchiveError, BadImageError, DataError, DatasetNotFoundError
-from discover.lab.data.images.augment import Augmentation, augmentation, scale_pixels
-from discover.lab.data.images.rows import Rows
+from discover.lab.data.lazy_examples import LazyExamples
 from discover.lab.data.noise import LabelNoise
-from discover.lab.data.sources.folders import ImageFiles, list_images
-from discover.lab.data.sources.table import load
+from discover.lab.data.sources.table import SOURCES, load
+
+if TYPE_CHECKING:
+    from discover.lab.data.images.augment import Augmentation, augmentation, scale_pixels
 
 __all__ = [
+    "CLUSTERINGS",
+    "SOURCES",
     "ArchiveError",
     "Augmentation",
     "BadImageError",
@@ -24,17 +28,22 @@ __all__ = [
     "Dataset",
     "DatasetNotFoundError",
     "Groups",
-    "ImageFiles",
     "LabelNoise",
-    "Rows",
+    "LazyExamples",
     "Split",
-    "StreamedBatch",
     "augmentation",
     "cluster",
     "group_by_cluster",
-    "list_images",
     "load",
     "scale_pixels",
     "stratified_split",
-    "stream_batches",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Augmentation works on the device: only who asks for it waits for jax."""
+    if name in ("Augmentation", "augmentation", "scale_pixels"):
+        from discover.lab.data.images import augment
+
+        return getattr(augment, name)
+    raise AttributeError(f"module 'discover.lab.data' has no attribute {name!r}")

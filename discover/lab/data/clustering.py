@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from discover.lab.data.batches.randomness import permutations, stream
-from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, check_at_least
+from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, check_at_least, one_line
 from discover.lab.data.noise import LabelNoise
-from discover.lab.data.sources.arrays import read_npz
+from discover.lab.data.randomness import permutations, stream
+from discover.lab.data.sources.npz import read_npz
 
 AUGMENTATIONS = ("flip", "mixup", "cutmix")
 _FORMAT = "discover-clustering-1"
@@ -50,37 +50,44 @@ class Clustering:
 
     def __post_init__(self):
         check_at_least("num_examples", self.num_examples, 1)
-        names, count = tuple(str(name) for name in self.names), len(self.names)
-        probs = np.asarray(self.probs, dtype=np.float64)
-        if count < 1:
+        object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+        if not self.names:
             raise DataError("a clustering needs at least 1 cluster, got 0")
-        if probs.shape != (count,) or not np.all(np.isfinite(probs)) or np.any(probs <= 0):
-            raise DataError(f"probs must be {count} positive numbers, one for each cluster, got {self.probs!r:.200}")
-        if abs(probs.sum() - 1) > 1e-6:
-            raise DataError(f"probs must sum to 1, got a sum of {probs.sum():.6g}")
-        if self.kind == "augmentations" and names != AUGMENTATIONS:  # their order is what an id means to `Augmentation`
-            raise DataError(f"clusters of augmentations must be {', '.join(AUGMENTATIONS)}, got {', '.join(names)}")
-        object.__setattr__(self, "names", names)
-        if abs(probs.sum() - 1) > 1e-12:  # rounded by whoever wrote them down; else leave them, to the last bit
-            probs = probs / probs.sum()
-        object.__setattr__(self, "probs", tuple(probs.tolist()))
+        if self.kind == "augmentations" and self.names != AUGMENTATIONS:  # what an id means to `Augmentation`
+            raise DataError(
+                f"clusters of augmentations must be {', '.join(AUGMENTATIONS)}, got {', '.join(self.names)}"
+            )
+        if self.noise is not None and self.assignments is None:
+            raise DataError("clusters of observed labels need the true labels as assignments, got None")
+        if self.noise is not None and self.noise.num_classes != len(self.names):
+            raise DataError(f"observed labels have {self.noise.num_classes} classes, got {len(self.names)} clusters")
+        object.__setattr__(self, "assignments", self._checked_assignments())
+        object.__setattr__(self, "probs", self._checked_probs())
+
+    def _checked_assignments(self) -> NDArray[np.int32] | None:
         if self.assignments is None:
-            if self.noise is not None:
-                raise DataError("clusters of observed labels need the true labels as assignments, got None")
-            return
-        ids = np.asarray(self.assignments)
+            return None
+        ids, count = np.array(self.assignments), len(self.names)
         if ids.shape != (self.num_examples,) or not np.issubdtype(ids.dtype, np.integer):
             raise DataError(f"assignments must be {self.num_examples} integers, got {ids.dtype} of shape {ids.shape}")
         if ids.min() < 0 or ids.max() >= count:
             raise DataError(f"cluster ids must lie in 0…{count - 1}, got {ids.min()}…{ids.max()}")
-        ids = ids.astype(np.int32)
         empty = np.flatnonzero(np.bincount(ids, minlength=count) == 0)
         if self.noise is None and len(empty) and not self.elsewhere:
-            raise DataError(f"cluster {empty[0]} ({names[empty[0]]!r}) has no examples")
-        if self.noise is not None and self.noise.num_classes != count:
-            raise DataError(f"observed labels have {self.noise.num_classes} classes, got {count} clusters")
+            raise DataError(f"cluster {empty[0]} ({self.names[empty[0]]!r}) has no examples")
+        ids = ids.astype(np.int32)
         ids.setflags(write=False)
-        object.__setattr__(self, "assignments", ids)
+        return ids
+
+    def _checked_probs(self) -> tuple[float, ...]:
+        probs, count = np.asarray(self.probs, dtype=np.float64), len(self.names)
+        if probs.shape != (count,) or not np.all(np.isfinite(probs)) or np.any(probs <= 0):
+            raise DataError(f"probs must be {count} positive numbers, one for each cluster, got {self.probs!r:.200}")
+        if abs(probs.sum() - 1) > 1e-6:
+            raise DataError(f"probs must sum to 1, got a sum of {probs.sum():.6g}")
+        if abs(probs.sum() - 1) > 1e-12:  # rounded by whoever wrote them down; else leave them, to the last bit
+            probs = probs / probs.sum()
+        return tuple(probs.tolist())
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
@@ -159,13 +166,7 @@ class Clustering:
         if ids.min() < 0:
             raise DataError(f"cluster ids must not be negative, got {ids.min()}")
         names = tuple(names) if names is not None else tuple(str(n) for n in range(int(ids.max()) + 1))
-        if ids.max() >= len(names):
-            raise DataError(f"cluster ids must lie in 0…{len(names) - 1}, got {ids.max()}")
-        counts = np.bincount(ids, minlength=len(names))
-        if probs is None and np.any(counts == 0):
-            empty = int(np.flatnonzero(counts == 0)[0])
-            raise DataError(f"cluster {empty} ({names[empty]!r}) has no examples")
-        share = counts / len(ids) if probs is None else probs
+        share = np.bincount(ids, minlength=len(names)) / len(ids) if probs is None else probs
         return cls(kind, len(ids), names, tuple(float(p) for p in share), ids)
 
     @classmethod
@@ -193,8 +194,7 @@ class Clustering:
         present = np.unique(labels)
         if present.max() >= len(names):
             raise DataError(f"labels must be below {len(names)}, the number of names, got {present.max()}")
-        named = tuple(str(names[int(c)]) for c in present)
-        return cls("classes", len(labels), named, clustering.probs, clustering.assignments)
+        return replace(clustering, names=tuple(names[int(c)] for c in present))
 
     @classmethod
     def observed_labels(cls, labels: ArrayLike, noise: LabelNoise, names: Sequence[str] | None = None) -> Clustering:
@@ -217,10 +217,7 @@ class Clustering:
 
     @classmethod
     def augmentations(cls, num_examples: int) -> Clustering:
-        """One cluster each for flip, Mixup and CutMix; each holds every example, and each has probability ⅓.
-
-        A group's cluster id then says which of them to apply to it (`discover.lab.data.images.augment`).
-        """
+        """One cluster each for flip, Mixup and CutMix (see `Augmentation`): each holds every example, with p = ⅓."""
         return cls("augmentations", num_examples, AUGMENTATIONS, (1 / 3,) * 3, None)
 
     @classmethod
@@ -236,14 +233,9 @@ class Clustering:
 
     @classmethod
     def kmeans(cls, features: ArrayLike, num_clusters: int, seed: int = 0) -> Clustering:
-        """k-means (scikit-learn) on pixels or on an embedding.
+        """k-means (scikit-learn) on features [n, …]: pixels, which are scaled to [0, 1], or an embedding as it is.
 
         Above 20,000 examples the mini-batch variant is used. Clusters that come out empty are dropped.
-
-        Args:
-            features: [n, …]; uint8 images are scaled to [0, 1], everything else is taken as it is.
-            num_clusters: how many clusters to look for.
-            seed: of the initialization.
         """
         from sklearn.cluster import KMeans, MiniBatchKMeans
 
@@ -256,13 +248,10 @@ class Clustering:
             flat /= 255
         if not np.all(np.isfinite(flat)):
             raise DataError("k-means needs finite features, got NaN or infinity")
-        # On CIFAR-10's size this takes about 6 s of CPU; three starts with twice the batch took 26 s.
-        options: dict[str, Any] = {"random_state": seed % 2**32, "n_init": 3}
-        if len(flat) > 20_000:
-            options |= {"n_init": 1, "batch_size": 2048, "max_iter": 10}
-            model = MiniBatchKMeans(num_clusters, **options)
-        else:
-            model = KMeans(num_clusters, **options)
+        options: Any = {"n_clusters": num_clusters, "random_state": seed % 2**32, "n_init": 3}
+        model = KMeans(**options)
+        if len(flat) > 20_000:  # on CIFAR-10's size about 6 s of CPU; three starts with twice the batch took 26 s
+            model = MiniBatchKMeans(**{**options, "n_init": 1, "batch_size": 2048, "max_iter": 10})
         ids = model.fit_predict(flat)
         return cls.from_assignments(np.unique(ids, return_inverse=True)[1], kind="kmeans")
 
@@ -307,5 +296,4 @@ class Clustering:
         except ArchiveError:
             raise
         except (ValueError, KeyError, TypeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ArchiveError(f"{path} is no readable clustering file: {reason}") from error
+            raise ArchiveError(f"{path} is no readable clustering file: {one_line(error)}") from error

@@ -1,4 +1,4 @@
-"""What a source gives: a `Dataset` of `Split`s, arrays in memory."""
+"""What a source gives: a `Dataset` of `Split`s."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from discover.lab.data.batches.randomness import permutations, stream
 from discover.lab.data.errors import DataError
-from discover.lab.data.images.rows import ArrayReader, Rows
+from discover.lab.data.lazy_examples import LazyExamples
+from discover.lab.data.randomness import permutations, stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +20,8 @@ class Split:
     """Examples with their labels, and any further columns that say something about each example.
 
     Attributes:
-        images: uint8 [n, H, W, C], or float features [n, d]: an array, or `Rows`, which are read
-            when they are asked for.
+        images: uint8 [n, H, W, C], or float features [n, d]: an array, or `LazyExamples`, which are
+            read when they are asked for.
         labels: int32 [n], the class of each example.
         columns: further arrays [n, …] by name, for example a superclass, a domain or an embedding.
     """
@@ -31,7 +31,7 @@ class Split:
     columns: Mapping[str, NDArray] = field(default_factory=dict)
 
     def __post_init__(self):
-        images = self.images if isinstance(self.images, Rows) else np.asarray(self.images)
+        images = self.images if isinstance(self.images, LazyExamples) else np.asarray(self.images)
         labels = np.asarray(self.labels)
         if images.ndim not in (2, 4):
             raise DataError(f"images must have shape [n, H, W, C] or [n, d], got {images.shape}")
@@ -64,12 +64,12 @@ class Split:
         """The examples at `indices`, in that order."""
         indices = np.asarray(indices)
         columns = {name: values[indices] for name, values in self.columns.items()}
-        images = self.images.take(indices) if isinstance(self.images, Rows) else self.images[indices]
+        images = self.images.take(indices) if isinstance(self.images, LazyExamples) else self.images[indices]
         return Split(images, self.labels[indices], columns)
 
     def hold(self, indices: NDArray[np.integer]) -> Split:
         """The same examples, of which the images of those at `indices` (sorted) are held in memory and no others."""
-        images = self.images if isinstance(self.images, Rows) else Rows(ArrayReader(self.images), np.arange(len(self)))
+        images = self.images if isinstance(self.images, LazyExamples) else LazyExamples.of_array(self.images)
         return Split(images.hold(indices), self.labels, self.columns)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+
+from discover.registry import nearest
 
 
 class DataError(ValueError):
@@ -24,6 +25,11 @@ class BadImageError(DataError):
     """An image file cannot be read."""
 
 
+def one_line(error: Exception) -> str:
+    """Why something failed, in one short line, whoever raised it."""
+    return (str(error).splitlines() or [""])[0][:160] or type(error).__name__
+
+
 def check_choice(what: str, value: str, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`, else raise an error that lists them and the nearest one.
 
@@ -31,11 +37,9 @@ def check_choice(what: str, value: str, choices: Iterable[str]) -> str:
     'random'
     """
     choices = tuple(choices)
-    if value in choices:
-        return value
-    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise DataError(f"unknown {what} {value!r}: choose from {', '.join(choices)}{hint}")
+    if value not in choices:
+        raise DataError(str(nearest(what, value, choices)))
+    return value
 
 
 def check_at_least(what: str, value: int, least: int) -> int:
@@ -47,11 +51,3 @@ def check_at_least(what: str, value: int, least: int) -> int:
     if not whole or value < least:
         raise DataError(f"{what} must be an integer of at least {least}, got {value!r}")
     return int(value)
-
-
-def check_probability(what: str, value: float) -> float:
-    """Return `value` as a float if it lies in [0, 1], else raise."""
-    value = float(value)
-    if not 0.0 <= value <= 1.0:
-        raise DataError(f"{what} must be between 0 and 1, got {value!r}")
-    return value

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from discover.lab.data.batches.randomness import hash_uint64, scale_down
-from discover.lab.data.errors import DataError, check_at_least, check_probability
+from discover.lab.data.errors import DataError, check_at_least
+from discover.lab.data.randomness import hash_uint64, scale_down
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class LabelNoise:
     seed: int = 0
 
     def __post_init__(self):
-        check_probability("label noise", self.probability)
+        if not 0.0 <= self.probability <= 1.0:
+            raise DataError(f"label noise must be between 0 and 1, got {self.probability!r}")
         check_at_least("num_classes", self.num_classes, 1)
         check_at_least("seed", self.seed, 0)
         if self.probability > 0 and self.num_classes < 2:

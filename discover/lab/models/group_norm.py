@@ -21,6 +21,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.typing import DTypeLike
+
+from discover.lab.models.gpu_barrier import gpu_barrier
 
 
 class GroupNorm(nnx.GroupNorm):
@@ -30,7 +33,14 @@ class GroupNorm(nnx.GroupNorm):
     """
 
     def __init__(
-        self, num_features: int, num_groups: int, *, epsilon: float, dtype: Any, scale_init: Any, rngs: nnx.Rngs
+        self,
+        num_features: int,
+        num_groups: int,
+        *,
+        epsilon: float,
+        dtype: DTypeLike,
+        scale_init: nnx.Initializer,
+        rngs: nnx.Rngs,
     ):
         super().__init__(
             num_features, num_groups=num_groups, epsilon=epsilon, dtype=dtype, scale_init=scale_init, rngs=rngs
@@ -45,7 +55,7 @@ class GroupNorm(nnx.GroupNorm):
 
 
 def normalize(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, *, dtype: Any = None
+    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, *, dtype: DTypeLike | None = None
 ) -> jax.Array:
     """y for x [b, ..., C] and parameters [C], in `dtype` or that of x."""
     places = math.prod(x.shape[1:-1])
@@ -56,13 +66,13 @@ def normalize(
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _normalize(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, dtype: Any
+    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, dtype: DTypeLike
 ) -> jax.Array:
     return _forward(x, scale, bias, num_groups, epsilon, dtype)[0]
 
 
 def _forward(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, dtype: Any
+    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, dtype: DTypeLike
 ) -> tuple[jax.Array, Any]:
     wide = _wide(x)
     sums = jnp.sum(wide, axis=1), jnp.sum(jnp.square(wide), axis=1)
@@ -73,16 +83,14 @@ def _forward(
 
 
 def _backward(
-    num_groups: int, epsilon: float, dtype: Any, kept: Any, dy: jax.Array
+    num_groups: int, epsilon: float, dtype: DTypeLike, kept: Any, dy: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     del epsilon, dtype
     x, mean, inverse, scale = kept
     places = x.shape[1]
     normal, wide = (_wide(x) - mean[:, None]) * inverse[:, None], _wide(dy)
     s, t = jnp.sum(wide, axis=1), jnp.sum(wide * normal, axis=1)
-    if jax.default_backend() == "gpu":
-        # Otherwise XLA sums for ∂β and ∂γ over places and images at once, from the activations.
-        s, t = lax.optimization_barrier((s, t))
+    s, t = gpu_barrier((s, t))  # or XLA sums for ∂β and ∂γ over places and images at once, from the activations
     a, b = (_over_groups(scale * each, num_groups) / places for each in (s, t))
     dx = inverse[:, None] * (scale * wide - a[:, None] - normal * b[:, None])
     return dx.astype(x.dtype), jnp.sum(t, axis=0).astype(scale.dtype), jnp.sum(s, axis=0).astype(scale.dtype)
@@ -102,7 +110,7 @@ def _wide(array: jax.Array) -> jax.Array:
 
 
 def group_norm(
-    features: int, groups: int, *, zero_scale: bool = False, dtype: Any = jnp.float32, rngs: nnx.Rngs
+    features: int, groups: int, *, zero_scale: bool = False, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
 ) -> GroupNorm:
     """Group norm with ``groups`` groups, or the largest number below that divides both it and ``features``.
 

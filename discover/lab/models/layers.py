@@ -6,27 +6,30 @@ replaceable function, so that an optimizer that needs one weight gradient per gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.typing import DTypeLike
 
+from discover import grouped_conv_general_dilated
 from discover.lab.models.standardization import standardize
 
 ConvFn = Callable[..., jax.Array]
-"""A function with the signature of :func:`jax.lax.conv_general_dilated`.
-
-With an attribute ``by_group`` that is true, it makes a weight gradient for each group of a batch.
-"""
+"""A function with the signature of :func:`jax.lax.conv_general_dilated`."""
 
 he_normal = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 def conv_as_matmul(
-    lhs: jax.Array, rhs: jax.Array, window_strides: Any, padding: Any, *, dimension_numbers: Any = None
+    lhs: jax.Array,
+    rhs: jax.Array,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    *,
+    dimension_numbers: tuple[str, str, str] | None = None,
 ) -> jax.Array:
     """A convolution (NHWC, HWIO) as one matrix product of shifted copies of the image.
 
@@ -70,7 +73,7 @@ class Conv(nnx.Module):
         *,
         stride: int = 1,
         weight_standardization: bool = False,
-        dtype: Any = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):
@@ -84,7 +87,7 @@ class Conv(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.kernel[...]
         if self.weight_standardization:
-            by_group = getattr(self.conv_general_dilated, "by_group", False) and jax.default_backend() == "gpu"
+            by_group = self.conv_general_dilated is grouped_conv_general_dilated
             kernel = standardize(kernel, dtype=self.dtype, by_group=by_group)
         return self.conv_general_dilated(
             x.astype(self.dtype),
@@ -95,7 +98,7 @@ class Conv(nnx.Module):
         )
 
 
-def dense(in_features: int, out_features: int, *, dtype: Any = jnp.float32, rngs: nnx.Rngs) -> nnx.Linear:
+def dense(in_features: int, out_features: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> nnx.Linear:
     """An affine layer with float32 parameters and ``dtype`` arithmetic."""
     return nnx.Linear(in_features, out_features, dtype=dtype, rngs=rngs)
 

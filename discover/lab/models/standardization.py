@@ -20,11 +20,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
+
+from discover.lab.models.gpu_barrier import gpu_barrier
 
 ROWS = 64  # summed at a time
 
 
-def standardize(kernel: jax.Array, epsilon: float = 1e-10, *, dtype: Any = None, by_group: bool = False) -> jax.Array:
+def standardize(
+    kernel: jax.Array, epsilon: float = 1e-10, *, dtype: DTypeLike | None = None, by_group: bool = False
+) -> jax.Array:
     """Each output channel's weights get mean 0 and variance 1/F.
 
     Differentiable in reverse mode (what training needs), and that gradient again, but not in forward mode.
@@ -33,47 +38,59 @@ def standardize(kernel: jax.Array, epsilon: float = 1e-10, *, dtype: Any = None,
         kernel: [height, width, in, out].
         epsilon: added to F times the variance.
         dtype: of the result; the kernel's own if None.
-        by_group: whether the groups of a batch may have a gradient each. Its sums are then written such that they
-            fill a GPU where output channels are next to each other in memory; they are the same to rounding.
+        by_group: whether the groups of a batch may have a gradient each. On a GPU its sums are then made such that
+            they fill it where output channels are next to each other in memory; they are the same to rounding.
     """
     result: Any = _standardize(kernel, jnp.dtype(dtype or kernel.dtype), epsilon, by_group)
     return result
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _standardize(kernel: jax.Array, dtype: Any, epsilon: float, by_group: bool) -> jax.Array:
+def _standardize(kernel: jax.Array, dtype: DTypeLike, epsilon: float, by_group: bool) -> jax.Array:
     return _forward(kernel, dtype, epsilon, by_group)[0]
 
 
-def _forward(kernel: jax.Array, dtype: Any, epsilon: float, by_group: bool) -> tuple[jax.Array, Any]:
+def _forward(kernel: jax.Array, dtype: DTypeLike, epsilon: float, by_group: bool) -> tuple[jax.Array, Any]:
     del by_group
     centred = kernel - jnp.mean(kernel, _inputs(kernel), keepdims=True)
     scale = lax.rsqrt(jnp.sum(jnp.square(centred), _inputs(kernel), keepdims=True) + epsilon)
     return (scale * centred).astype(dtype), (kernel, scale)
 
 
-def _backward(dtype: Any, epsilon: float, by_group: bool, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
+def _backward(dtype: DTypeLike, epsilon: float, by_group: bool, kept: Any, gradient: jax.Array) -> tuple[jax.Array]:
     del dtype, epsilon
     kernel, scale = kept
     if by_group:
         # Where the gradient is itself a sum, XLA would make it anew from its parts for each of the uses below.
-        gradient = lax.optimization_barrier(gradient)
+        gradient = gpu_barrier(gradient)
     fan_in = math.prod(kernel.shape[:-1])
     gradient = gradient.astype(kernel.dtype)
     standard = scale * (kernel - jnp.mean(kernel, _inputs(kernel), keepdims=True))
-    sums = [each.reshape(fan_in, -1) for each in (gradient, gradient * standard)]
+    parts = [each.reshape(fan_in, -1) for each in (gradient, gradient * standard)]
     if by_group:
-        # Output channels are next to each other in memory: few threads would each go through all the F rows.
-        rows = max(n for n in range(1, ROWS + 1) if fan_in % n == 0)
-        if rows > 1:
-            sums = [jnp.sum(each.reshape(fan_in // rows, rows, -1), axis=1) for each in sums]
-            sums = lax.optimization_barrier(sums)  # a sum of sums would be made one again
+        sums = lax.platform_dependent(parts, cuda=_sums_in_two_stages, rocm=_sums_in_two_stages, default=_sums)
+    else:
+        sums = _sums(parts)
     one_each = (*(1 for _ in _inputs(kernel)), -1)
-    total, along = (jnp.sum(each, axis=0).reshape(one_each) for each in sums)
+    total, along = (each.reshape(one_each) for each in sums)
     return (scale * (gradient - total / fan_in - standard * along),)
 
 
 _standardize.defvjp(_forward, _backward)
+
+
+def _sums(parts: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.sum(each, axis=0) for each in parts]
+
+
+def _sums_in_two_stages(parts: list[jax.Array]) -> list[jax.Array]:
+    """Output channels are next to each other in memory: few threads would each go through all the F rows."""
+    fan_in = len(parts[0])
+    rows = max(n for n in range(1, ROWS + 1) if fan_in % n == 0)
+    if rows > 1:
+        parts = [jnp.sum(each.reshape(fan_in // rows, rows, -1), axis=1) for each in parts]
+        parts = lax.optimization_barrier(parts)  # a sum of sums would be made one again
+    return _sums(parts)
 
 
 def _inputs(kernel: jax.Array) -> tuple[int, ...]:

@@ -123,3 +123,23 @@ def _best(rows: list[dict[str, Any]]) -> int | None:
     ours = [row for row in rows if not row.get("control")]
     best = best_on_validation(ours) if len(ours) > 1 else None
     return next((i for i, row in enumerate(rows) if row is best), None)
+
+
+def headline_rows(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
+    """The best row with clusters on validation, momentum on the same batches, and the control; None: not there."""
+    ended = {row["label"]: row for row in rows if (row.get("test_accuracy") or {}).get("mean") is not None}
+    ours = [row for label, row in ended.items() if label.startswith("discover") and not row.get("control")]
+    return best_on_validation(ours), ended.get("momentum"), ended.get("momentum-shuffled")
+
+
+def won_back(ours: dict[str, Any], plain: dict[str, Any], control: dict[str, Any] | None) -> float | None:
+    """The share of the plain optimizer's loss of accuracy on clustered batches that ``ours`` does not have.
+
+    ``(ours − plain) / (control − plain)`` of the mean test accuracies; None: clustering cost nothing.
+    """
+    if control is None:
+        return None
+    means = [row["test_accuracy"]["mean"] for row in (ours, plain, control)]
+    if not all(isinstance(m, int | float) and math.isfinite(m) for m in means) or means[2] - means[1] < 0.005:
+        return None
+    return (means[0] - means[1]) / (means[2] - means[1])

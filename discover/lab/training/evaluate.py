@@ -9,28 +9,38 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from discover.lab.training.devices import Devices
 from discover.lab.training.step import StepMetrics
+
+Evaluate = Callable[[Any, jax.Array, jax.Array], StepMetrics]
+"""``evaluate(params, images, labels)``."""
 
 
 def make_evaluate(
-    apply: Callable[..., jax.Array], scale: Callable[[jax.Array], jax.Array], *, batch_size: int
-) -> Callable[[Any, jax.Array, jax.Array], StepMetrics]:
+    apply: Callable[..., jax.Array],
+    scale: Callable[[jax.Array], jax.Array],
+    *,
+    batch_size: int,
+    devices: Devices | None = None,
+) -> Evaluate:
     """Builds ``evaluate(params, images, labels)``: mean loss and accuracy, without dropout or augmentation.
 
     Args:
         apply: ``apply(params, x) -> logits``.
         scale: turns stored examples into the network's input.
-        batch_size: examples computed at once; the last batch may be smaller.
+        batch_size: examples computed at once on a device; the last batch may be smaller.
+        devices: each computes its own part, of which label -1 marks the padding; None: one device.
     """
+    devices = Devices() if devices is None else devices
 
     def sums(params: Any, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
         logits = apply(params, scale(images))
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return jnp.sum(losses), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
+        return jnp.sum(jnp.where(labels >= 0, losses, 0)), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
 
-    def evaluate(params: Any, images: jax.Array, labels: jax.Array) -> StepMetrics:
-        count = labels.shape[0]
-        whole = count // batch_size * batch_size
+    @devices.sum_of_parts
+    def totals(params: Any, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | int]:
+        whole = len(labels) // batch_size * batch_size
         loss, right = jnp.zeros(()), jnp.zeros((), jnp.int32)
         if whole:
             batches = (
@@ -39,9 +49,13 @@ def make_evaluate(
             )
             losses, rights = jax.lax.map(lambda batch: sums(params, *batch), batches)
             loss, right = jnp.sum(losses), jnp.sum(rights)
-        if whole < count:
+        if whole < len(labels):
             last_loss, last_right = sums(params, images[whole:], labels[whole:])
             loss, right = loss + last_loss, right + last_right
+        return loss, right, jnp.sum(labels >= 0) if devices.several else len(labels)
+
+    def evaluate(params: Any, images: jax.Array, labels: jax.Array) -> StepMetrics:
+        loss, right, count = totals(params, images, labels)
         return StepMetrics(loss / count, right / count)
 
     return evaluate

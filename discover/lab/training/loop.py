@@ -1,6 +1,6 @@
 """The training loop: dispatches, evaluations, checkpoints, and every way a run can end.
 
-The loop knows nothing of data sets, models or optimizers: it calls compiled programs with batches that ``draw`` makes.
+The loop knows nothing of data sets, models or optimizers: it calls compiled programs with batches that it is handed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ import numpy as np
 
 from discover.lab.training.checkpoint import Checkpoints
 from discover.lab.training.errors import NonFiniteLoss, RunStopped
-from discover.lab.training.log import MemberLog
-from discover.lab.training.placement import Placement
-from discover.lab.training.program import Members, Programs
+from discover.lab.training.metrics import MemberLog
+from discover.lab.training.programs import Members, Programs
 from discover.lab.training.progress import Progress
-from discover.lab.training.signals import StopRequest
-from discover.lab.training.step import TrainState
+from discover.lab.training.step import StepBatch, TrainState
 
-Draw = Callable[[int, int], Any]
-"""``draw(first, count)``: the batches of those steps as NumPy arrays, leaves [count, S, ...] (a ``StepBatch``)."""
-
+Feed = Callable[[int, int], StepBatch]
+"""``feed(first, count)``: the batches of those steps on the device, leaves [steps_per_dispatch, S, ...]."""
 
 Probe = Callable[[int, TrainState], Mapping[str, Any]]
 """``probe(step, state)``: measurements of all members, arrays [M] by name; it must not change the state."""
@@ -74,15 +71,14 @@ def train(
     programs: Programs,
     members: Members,
     data: LoopData,
-    draw: Draw,
+    feed: Feed,
     settings: LoopSettings,
     log: MemberLog,
     *,
     state: TrainState,
     start: int,
-    placement: Placement,
     progress: Progress,
-    stop: StopRequest,
+    stop: Callable[[], int | None],
     checkpoints: Checkpoints | None = None,
     note: Callable[[], dict[str, Any]] = dict,
     probe: tuple[str, Probe] | None = None,
@@ -93,14 +89,13 @@ def train(
         programs: the compiled programs.
         members: who trains.
         data: on the device.
-        draw: makes batches.
+        feed: hands over batches.
         settings: when things happen.
         log: takes the numbers.
         state: after ``start`` steps; its memory is reused.
         start: steps already done.
-        placement: puts batches on the device.
         progress: is told.
-        stop: is asked after every dispatch.
+        stop: is asked once after every dispatch for the signal to stop at, if there was one.
         checkpoints: where they go; None writes none.
         note: what a checkpoint should remember besides the log's own pending numbers.
         probe: the kind of its lines in the metrics, and what measures; called every ``settings.probe_every`` steps.
@@ -110,8 +105,7 @@ def train(
         RunStopped: ``stop`` was requested; the state is in a checkpoint.
         RunError: the disk is full.
     """
-    total, per_dispatch = settings.total_steps, programs.steps_per_dispatch
-    step = start
+    total, step = settings.total_steps, start
     waiting: tuple[int, int, Any] | None = None
     clock = _Clock()
     progress.start(step=step, total_steps=total, members=len(members.seeds))
@@ -164,8 +158,8 @@ def train(
         checkpoints.save(step, state, {**log.note(), **note(), "step": step}, score=score)
 
     while step < total:
-        upto = settings.next_stop(step, per_dispatch)
-        batches = placement.batches(pad(draw(step, upto - step), per_dispatch))
+        upto = settings.next_stop(step, programs.steps_per_dispatch)
+        batches = feed(step, upto - step)
         if clock.began is None:
             # Compiling is no part of the steps per second.
             programs.prepare_advance(state, members, batches, data.images)
@@ -178,7 +172,7 @@ def train(
         evaluates = ended or (settings.eval_every and step % settings.eval_every == 0)
         saves = ended or (settings.checkpoint_every and step % settings.checkpoint_every == 0)
         probes = probe is not None and settings.probe_every and step % settings.probe_every == 0
-        stopping = stop.signal
+        stopping = stop()
         if evaluates or saves or probes or stopping is not None:
             consume()
             clock.pause()
@@ -196,16 +190,6 @@ def train(
     if checkpoints is not None:
         checkpoints.wait()
     return LoopResult(state, step, clock.seconds, clock.steps)
-
-
-def pad(batches: Any, length: int) -> Any:
-    """Repeats the last step's batch up to ``length`` steps: one shape, one compiled program. They are not used."""
-
-    def longer(a: np.ndarray) -> np.ndarray:
-        missing = length - len(a)
-        return a if missing == 0 else np.concatenate([a, np.repeat(a[-1:], missing, axis=0)])
-
-    return jax.tree.map(longer, batches)
 
 
 class _Clock:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.experimental.layout import Layout, with_layout_constraint
+from jax.typing import DTypeLike
 
 from discover import group_value_and_grad, take_step
-from discover.gpu import device as accelerator
-
-if TYPE_CHECKING:
-    from discover.lab.training.devices import MeshPlacement
+from discover.gpu import device
+from discover.lab.training.devices import AXIS, Devices
+from discover.sharding.optimizer import shard_by_parameter
 
 Hyper = dict[str, jax.Array]
 """Hyperparameters by name, as float32 scalars: arguments of the compiled step, never constants in it."""
+
+MakeOptimizer = Callable[[Hyper], optax.GradientTransformationExtraArgs]
+"""Builds the optimizer from traced hyperparameters."""
 
 Prepare = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 """``prepare(key, images [b, ...], labels [b], cluster_id) -> (x [b, ...], targets [b, num_classes])``."""
@@ -31,12 +33,12 @@ class TrainState(NamedTuple):
 
 
 class StepBatch(NamedTuple):
-    """One step's batch as the sampler draws it; the examples themselves stay in the data set on the device."""
+    """One step's batch as the sampler draws it."""
 
-    indices: jax.Array  # int32 [G, b], rows of the data set
-    labels: jax.Array  # int32 [G, b], after label noise
-    cluster_ids: jax.Array  # int32 [G]
-    group_sizes: jax.Array  # int32 [G]; a group's first `size` examples count, 0 is padding
+    examples: Any  # int32 [G, b], rows of the data set on the device; on several devices the images [G, b, ...]
+    labels: Any  # int32 [G, b], after label noise
+    cluster_ids: Any  # int32 [G]
+    group_sizes: Any  # int32 [G]; a group's first `size` examples count, 0 is padding
 
 
 class StepMetrics(NamedTuple):
@@ -46,41 +48,49 @@ class StepMetrics(NamedTuple):
     accuracy: jax.Array  # float32 []
 
 
-Step = Callable[..., tuple[TrainState, StepMetrics]]
-"""``step(state, hyper, key, number, batch, images) -> (state, metrics)``, pure; see :func:`make_step`."""
+class Step(Protocol):
+    """A pure function; see :func:`make_step`."""
+
+    def __call__(
+        self,
+        optimizer: optax.GradientTransformationExtraArgs,
+        state: TrainState,
+        key: jax.Array,
+        number: jax.Array,
+        batch: StepBatch,
+        images: jax.Array,
+        clip_norm: jax.Array | None = None,
+    ) -> tuple[TrainState, StepMetrics]: ...
 
 
 def make_step(
     apply: Callable[..., jax.Array],
-    make_optimizer: Callable[[Hyper], optax.GradientTransformationExtraArgs],
     prepare: Prepare,
     *,
     merge_groups: bool,
     group_mode: str = "vmap",
-    matrix_dtype: Any = None,
-    placement: MeshPlacement | None = None,
+    matrix_dtype: DTypeLike | None = None,
+    devices: Devices | None = None,
 ) -> Step:
     """Builds the step that every optimizer shares.
 
-    Gradients are clipped where ``hyper`` has a ``clip_norm``: each gradient that the optimizer is fed is scaled
-    down to that global norm. This is each group's gradient, or with ``merge_groups`` the batch's (the ordinary
-    clipping), before the optimizer adds its own l2 term.
-
     Args:
         apply: ``apply(params, x, key) -> logits``.
-        make_optimizer: builds the optimizer from traced hyperparameters.
         prepare: scales and augments one group on the device.
         merge_groups: hand the whole batch over as one group. Exact for optimizers that average the groups
             anyway, and cheaper.
         group_mode: `vmap` or `map`, see :func:`discover.group_value_and_grad`.
         matrix_dtype: the dtype in which the gradients of matrices reach the optimizer, see there.
-        placement: spreads the groups over several devices, each of which merges its own. The batch then carries its
-            examples in place of their indices, and the optimizer clips.
+        devices: over which the groups are spread, each merging its own; None: one device.
 
     Returns:
-        ``step(state, hyper, key, number, batch, images)``: ``key`` is the member's own, ``number`` counts from
-        0, ``images`` is the whole data set on the device.
+        ``step(optimizer, state, key, number, batch, images, clip_norm)``: ``key`` is the member's own, ``number``
+        counts from 0, ``images`` is the whole data set on the device. With ``clip_norm`` each gradient that the
+        optimizer is fed is scaled down to that global norm: each group's, or with ``merge_groups`` the batch's (the
+        ordinary clipping), before the optimizer adds its own l2 term. See :func:`spread_optimizer` for several devices.
     """
+    devices = Devices() if devices is None else devices
+    several = devices.several
 
     def group_loss(params: Any, group: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         x, targets, weights, key = group
@@ -92,11 +102,12 @@ def make_step(
 
     gradients = group_value_and_grad(group_loss, has_aux=True, mode=group_mode, matrix_dtype=matrix_dtype)
 
+    @devices.each_with_its_groups
     def gradients_of_groups(
-        params: Any, batch: StepBatch, images: jax.Array, augment_keys: jax.Array, dropout_keys: jax.Array
+        params: Any, images: jax.Array, batch: StepBatch, augment_keys: jax.Array, dropout_keys: jax.Array
     ) -> tuple[Any, Any, jax.Array, jax.Array]:
         num_groups, size = batch.labels.shape
-        examples = images[batch.indices] if placement is None else batch.indices
+        examples = batch.examples if several else images[batch.examples]
         x, targets = jax.vmap(prepare)(augment_keys, examples, batch.labels, batch.cluster_ids)
         weights = (jnp.arange(size) < batch.group_sizes[:, None]).astype(jnp.float32)
         ids, sizes = batch.cluster_ids, batch.group_sizes
@@ -106,44 +117,78 @@ def make_step(
         results, grads = gradients(params, (x, targets, weights, dropout_keys))
         return results, grads, ids, sizes
 
-    compute = gradients_of_groups if placement is None else placement.step_over_devices(gradients_of_groups)
-    merged = 1 if placement is None else placement.count
-
     def step(
+        optimizer: optax.GradientTransformationExtraArgs,
         state: TrainState,
-        hyper: Hyper,
         key: jax.Array,
         number: jax.Array,
         batch: StepBatch,
         images: jax.Array,
+        clip_norm: jax.Array | None = None,
     ) -> tuple[TrainState, StepMetrics]:
         num_groups = batch.labels.shape[0]
         augment_key, dropout_key = jax.random.split(jax.random.fold_in(key, number))
         augment_keys = jax.random.split(augment_key, num_groups)
         # One key per group, with an axis of its own so that it has a leading [G] and is not taken for examples.
-        dropout_keys = jax.random.split(dropout_key, (merged if merge_groups else num_groups, 1))
-        (losses, accuracies), grads, ids, sizes = compute(state.params, batch, images, augment_keys, dropout_keys)
-        if "clip_norm" in hyper and placement is None:
-            grads = clip_each(grads, hyper["clip_norm"])
-        optimizer = make_optimizer(hyper)
+        dropout_keys = jax.random.split(dropout_key, (devices.count if merge_groups else num_groups, 1))
+        (losses, accuracies), grads, ids, sizes = gradients_of_groups(
+            state.params, images, batch, augment_keys, dropout_keys
+        )
+        if clip_norm is not None and not several:
+            grads = clip_each(grads, clip_norm)
         params, opt_state = take_step(
             optimizer, grads, state.opt_state, state.params, cluster_ids=ids, group_sizes=sizes
         )
+        if not merge_groups and not several:
+            params = device.row_major(params)
         share = sizes / jnp.maximum(jnp.sum(sizes), 1)
         metrics = StepMetrics(jnp.sum(share * losses), jnp.sum(share * accuracies))
-        if not merge_groups and placement is None and accelerator.runs_kernels():
-            params = jax.tree.map(_keep_row_major, params)
         return TrainState(params, opt_state), metrics
 
     return step
 
 
-def _keep_row_major(param: jax.Array) -> jax.Array:
-    """Keeps XLA from carrying a parameter through the loop in the layout of a convolution.
+def spread_optimizer(
+    make_optimizer: MakeOptimizer,
+    devices: Devices,
+    *,
+    merge_groups: bool,
+    clusters_per_device: int | None = None,
+    exchange_dtype: DTypeLike | None = None,
+) -> MakeOptimizer:
+    """The same optimizers for these devices: on several with their state in slices.
 
-    The update's kernel reads and writes row-major parameters, or steps that are added to them; others need a copy.
+    Those also clip, since only they see the mean of the batch.
+
+    Args:
+        make_optimizer: of one device.
+        devices: all of them.
+        merge_groups: send the mean of the groups only.
+        clusters_per_device: see :func:`discover.sharding.optimizer.shard_by_parameter`.
+        exchange_dtype: see there.
     """
-    return with_layout_constraint(param, Layout(major_to_minor=tuple(range(param.ndim))))
+    if not devices.several:
+        return make_optimizer
+
+    def make(hyper: Hyper) -> optax.GradientTransformationExtraArgs:
+        inner = make_optimizer(hyper)
+
+        def clipped(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+            return inner.update(clip_each(updates, hyper["clip_norm"]), state, params, **extra)
+
+        chosen = optax.GradientTransformationExtraArgs(inner.init, clipped) if "clip_norm" in hyper else inner
+        # Clipping is of each group's gradient: groups must not be averaged before.
+        merged = None if merge_groups or "clip_norm" in hyper else clusters_per_device
+        return shard_by_parameter(
+            chosen,
+            devices.mesh,
+            data_axis=AXIS,
+            exchange="mean" if merge_groups else "groups",
+            clusters_per_device=merged,
+            exchange_dtype=exchange_dtype,
+        )
+
+    return make
 
 
 def clip_each(grads: Any, largest: jax.Array) -> Any:

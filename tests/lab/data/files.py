@@ -6,7 +6,10 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from discover.lab.data import ArchiveError
 
 FINE = [f"fine{i}" for i in range(100)]
 COARSE = [f"coarse{i}" for i in range(20)]
@@ -100,3 +103,12 @@ def class_folders(per_class=3, size=(6, 5)):
                 value = start + 10 * c + k
                 files[f"{part}/{name}/{k:04d}.png"] = picture((value, value, value), size)
     return files
+
+
+def refusal(call):
+    """The message with which a call is refused, which must be one line."""
+    with pytest.raises(ArchiveError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message

@@ -1,7 +1,6 @@
-"""Archives and pickles that mean harm, are cut off or are simply wrong: refused, in one line."""
+"""Archives that mean harm, are cut off or are simply wrong: refused, in one line."""
 
 import os
-import pickle
 import struct
 import tarfile
 
@@ -11,26 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discover.lab.data import ArchiveError
-from discover.lab.data.sources.archives import Limits, byte_records, check_member_name, read_tar, safe_unpickle
+from discover.lab.data.sources.archives import Limits, check_member_name, read_tar
 from tests.lab.data import files
-
-
-def refusal(call):
-    """The message with which a call is refused, which must be one line."""
-    with pytest.raises(ArchiveError) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+from tests.lab.data.files import refusal
 
 
 def special(name, kind, target=""):
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, target
     return info
-
-
-# -- tars -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.xz", ".tar.bz2"])
@@ -131,164 +119,6 @@ def test_what_is_no_tar_is_refused(tmp_path, content):
 
 def test_an_absent_tar_is_named(tmp_path):
     assert "there is no file" in refusal(lambda: list(read_tar(tmp_path / "x.tar")))
-
-
-# -- pickles ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-def test_plain_data_come_through_every_protocol(protocol):
-    content = {
-        "data": np.arange(12, dtype=np.uint8).reshape(3, 4),
-        "more": [np.arange(3.0), {"x": np.array([[1, 2]], dtype=">i4")}],
-        "fortran": np.asfortranarray(np.arange(6).reshape(2, 3)),
-        "labels": [1, 2, 3],
-        "name": "é",
-        "nothing": None,
-    }
-    result = safe_unpickle(pickle.dumps(content, protocol), "x")
-    assert set(result) == set(content)
-    assert np.array_equal(result["data"], content["data"])
-    assert result["data"].dtype == np.uint8
-    assert np.array_equal(result["fortran"], content["fortran"])
-    assert np.array_equal(result["more"][0], np.arange(3.0))
-    assert result["more"][1]["x"].tolist() == [[1, 2]]
-    assert result["labels"] == [1, 2, 3]
-
-
-class Harm:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, call, *arguments):
-        self.call, self.arguments = call, arguments
-
-    def __reduce__(self):
-        return self.call, self.arguments
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_code_in_a_pickle_does_not_run(tmp_path, protocol):
-    mark = tmp_path / "mark"
-    for call, *arguments in (
-        (os.mkdir, str(mark)),
-        (eval, f"__import__('os').mkdir({str(mark)!r})"),
-        (open, mark, "w"),
-    ):
-        hostile = pickle.dumps({"data": Harm(call, *arguments)}, protocol)
-        message = refusal(lambda raw=hostile: safe_unpickle(raw, "data_batch_1"))
-        assert message.startswith("data_batch_1 is not a pickle of plain data: it asks for")
-        assert not mark.exists()
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        b"cos\nsystem\n(S'true'\ntR.",
-        b"(S'true'\nios\nsystem\n.",  # the old way to make an instance
-        b"cnumpy\nload\n(S'x'\ntR.",
-        b"cnumpy.core.multiarray\nscalar\n(tR.",
-        b"cnumpy\nndarray\n(I1000000000000\ntR(dS'array'\nI1\nsb.",  # state that is no array's
-        b"c_codecs\nencode\n(S'x'\nS'zlib'\ntR.",
-        b"Pnowhere\n.",  # something outside of the pickle
-        b"\x80\x02\x82\x01.",  # an extension code
-        b"cdiscover.data.archives\n_Array\n)R.",
-        b"c__builtin__\ngetattr\n.",
-    ],
-)
-def test_handmade_pickles_are_refused(hostile):
-    refusal(lambda: safe_unpickle(hostile, "x"))
-
-
-def test_arrays_of_objects_are_refused():
-    objects = np.array([b"a", 1], dtype=object)
-    assert "not numbers" in refusal(lambda: safe_unpickle(pickle.dumps(objects, 2), "x"))
-    assert "not a number" in refusal(lambda: safe_unpickle(pickle.dumps(np.array(["a", "b"]), 2), "x"))
-
-
-TYPE = b"cnumpy\ndtype\n"
-
-
-@pytest.mark.parametrize("holder", ["{}", "[{}]", "({},)", "[({},)]", "{{'a': [{}]}}"])
-@pytest.mark.parametrize("content", [{1}, frozenset({1}), bytearray(b"x"), np.dtype("u1"), np.ndarray])
-def test_anything_but_plain_data_is_refused_at_every_depth(holder, content):
-    nested = eval(holder.format("content"), {"content": content})
-    message = refusal(lambda: safe_unpickle(pickle.dumps(nested, 5), "x"))
-    assert "it holds a" in message or "it asks for builtins" in message
-
-
-def test_arrays_in_tuples_come_through():
-    (inner,) = safe_unpickle(pickle.dumps((np.arange(3),), 2), "x")
-    assert isinstance(inner, np.ndarray)
-    assert safe_unpickle(pickle.dumps([(1, (b"a", 2.5))], 2), "x") == [(1, (b"a", 2.5))]
-
-
-@pytest.mark.parametrize("key", [(1, 2), frozenset({1}), np.dtype("u1"), np.ndarray])
-def test_keys_are_strings_or_numbers(key):
-    refusal(lambda: safe_unpickle(pickle.dumps({key: 1}, 5), "x"))
-
-
-def test_a_pickle_cannot_change_the_functions_that_read_it():
-    # BUILD with (None, {name: value}) sets attributes of what it is given: here, of the stand-in for an encoder.
-    hostile = b"c_codecs\nencode\n(N(dS'__defaults__'\n(S'zlib'\ntstb."
-    assert "state of a function" in refusal(lambda: safe_unpickle(hostile, "x"))
-    assert safe_unpickle(pickle.dumps({"a": b"still reads"}, 2), "x") == {"a": b"still reads"}
-
-
-def test_an_array_is_never_made_from_a_mere_size():
-    huge = b"cnumpy._core.numeric\n_frombuffer\n(I9000000000\n" + TYPE + b"(S'u1'\ntR(I1\ntS'C'\ntR."
-    assert "contents are not numbers" in refusal(lambda: safe_unpickle(huge, "x"))
-
-
-def test_a_small_pickle_cannot_hold_a_huge_list():
-    nested = [0] * 100
-    for _ in range(6):
-        nested = [nested] * 100  # the same list a hundred times: few bytes, 10¹⁴ numbers
-    assert "too often" in refusal(lambda: safe_unpickle(pickle.dumps(nested), "x"))
-
-
-def test_a_shape_that_does_not_fit_its_bytes_is_refused():
-    raw = pickle.dumps(np.zeros(10, dtype=np.uint8), 2)
-    assert raw.count(b"K\n") == 1  # the shape's ten
-    refusal(lambda: safe_unpickle(raw.replace(b"K\n", b"K\x7f"), "x"))
-
-
-def test_a_list_that_holds_itself_is_refused():
-    endless = []
-    endless.append(endless)
-    assert "nested too deeply" in refusal(lambda: safe_unpickle(pickle.dumps(endless), "x"))
-
-
-def read_or_refuse(raw):
-    """What the bytes hold as plain data, or the refusal."""
-    try:
-        return safe_unpickle(raw, "x"), ""
-    except ArchiveError as error:
-        return None, str(error)
-
-
-@given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
-def test_any_bytes_are_read_as_data_or_refused_in_one_line(raw):
-    assert "\n" not in read_or_refuse(raw)[1]
-
-
-@given(cut=st.integers(0, 300), place=st.integers(0, 300), value=st.integers(0, 255))
-@settings(max_examples=150, deadline=None)
-def test_damaged_pickles_never_do_anything_else(cut, place, value):
-    raw = bytearray(pickle.dumps({b"data": np.arange(60, dtype=np.uint8), b"labels": [1, 2]}, 2))
-    raw[place % len(raw)] = value
-    result, refused = read_or_refuse(bytes(raw[: len(raw) - cut % 40]))
-    assert "\n" not in refused
-    assert result is None or isinstance(result, (dict, list, tuple, int, float, str, bytes, np.ndarray))
-
-
-# -- records ----------------------------------------------------------------------------------------------------------
-
-
-def test_records_must_be_whole():
-    assert byte_records(bytes(20), 5, "x").shape == (4, 5)
-    assert "21 bytes is no whole number of 5-byte records" in refusal(lambda: byte_records(bytes(21), 5, "x.bin"))
-    refusal(lambda: byte_records(b"", 5, "x.bin"))
 
 
 def test_a_tar_bomb_stops_at_the_limit(tmp_path):

@@ -1,11 +1,11 @@
-"""CIFAR-10 and CIFAR-100 in both official forms, as folders and archives; and what is said when they are not right."""
+"""CIFAR-10 and CIFAR-100 in both official forms and as pictures; and what is said when they are not right."""
 
 import pickle
 
 import numpy as np
 import pytest
 
-from discover.lab.data import ArchiveError, DatasetNotFoundError, cluster, load
+from discover.lab.data import ArchiveError, DataError, DatasetNotFoundError, cluster, load
 from discover.lab.data.sources.cifar import _FORMS, _check_counts
 from tests.lab.data import files
 
@@ -120,7 +120,7 @@ def test_a_training_file_shorter_than_the_others_is_named(form, tmp_path):
 )
 def test_the_official_files_must_have_the_official_numbers_of_images(name, form, counts, cut):
     chosen = _FORMS[name][form]
-    counted = dict(zip((*chosen.train, *chosen.test), counts, strict=True))
+    counted = dict(zip((*chosen.train, chosen.test), counts, strict=True))
     if cut is None:
         _check_counts(chosen, counted, "here")
         return
@@ -140,7 +140,7 @@ class Harm:
         ([1, 2], "it lacks one of data, labels"),
         ({b"data": np.zeros((2, 3072), np.uint8)}, "it lacks one of data, labels"),
         ({b"data": np.zeros((2, 3000), np.uint8), b"labels": [0, 1]}, "its data are not"),
-        ({b"data": np.zeros((2, 3072), np.int32), b"labels": [0, 1]}, "its data are not"),
+        ({b"data": np.zeros((2, 3072), np.int32), b"labels": [0, 1]}, "something else than bytes"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, "its labels are not 2 classes"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, -1]}, "its labels are not 2 classes"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 10]}, "label 10, but names only 10 classes"),
@@ -167,3 +167,37 @@ def test_an_archive_of_something_else_is_named(tmp_path):
     path = files.write_tar(tmp_path / "x.tar.gz", {"readme.txt": b"hello"})
     with pytest.raises(ArchiveError, match=r"it is not cifar10"):
         load("cifar10", path)
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def write_pictures(path, form="JPEG", classes=files.CLASSES, size=32):
+    """Class folders of pictures, in a tar if the path is one's."""
+    contents = {
+        f"{part}/{name}/{i:04}.{form.lower()}": files.picture((20 * k, i, 0), (size, size), form)
+        for part, count in (("train", 3), ("test", 1))
+        for k, name in enumerate(classes)
+        for i in range(count)
+    }
+    files.write_tar(path, contents) if path.suffix else files.write_files(path, contents)
+    return path
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+@pytest.mark.parametrize("place", ["pictures", "pictures.tar.xz"])
+def test_class_folders_of_pictures_are_read_and_said_in_the_name(tmp_path, monkeypatch, place, form):
+    monkeypatch.setenv("DISCOVER_CACHE", str(tmp_path / "cache"))
+    found = load("cifar10", write_pictures(tmp_path / place, form))
+    assert found.name == f"CIFAR-10 ({form})"
+    assert found.class_names == tuple(files.CLASSES)
+    assert found.train.images.shape == (30, 32, 32, 3)
+    assert np.bincount(found.test.labels).tolist() == [1] * 10
+
+
+def test_pictures_of_other_classes_and_sizes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISCOVER_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match="has 3 class folders where cifar10 has 10 classes"):
+        load("cifar10", write_pictures(tmp_path / "few", classes=files.CLASSES[:3]))
+    with pytest.raises(DataError, match=r"shape \(16, 16, 3\) where cifar10 has \(32, 32, 3\)"):
+        load("cifar10", write_pictures(tmp_path / "tiny.tar.xz", size=16))

@@ -182,7 +182,7 @@ def test_a_file_that_is_no_clustering_is_refused(tmp_path):
     [
         (lambda: Clustering.from_assignments([0, 2]), r"cluster 1 \('1'\) has no examples"),
         (lambda: Clustering.from_assignments([0, -1]), "must not be negative, got -1"),
-        (lambda: Clustering.from_assignments([0, 3], names=["a", "b"]), "must lie in 0…1, got 3"),
+        (lambda: Clustering.from_assignments([0, 3], names=["a", "b"]), "must lie in 0…1, got 0…3"),
         (lambda: Clustering.from_assignments([0.5]), "must be a list of integers"),
         (lambda: Clustering.from_assignments([]), "must be a list of integers"),
         (lambda: Clustering.from_assignments([0, 1], probs=[0.5, 0.6]), "sum to 1, got a sum of 1.1"),

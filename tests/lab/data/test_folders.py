@@ -1,4 +1,4 @@
-"""Class folders of images, as folders and tars: layouts, sizes, damaged images, processes, the cache."""
+"""Class folders of images, as folders and tars: layouts, sizes, damaged images, threads, the cache."""
 
 import os
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discover.lab.data import ArchiveError, BadImageError, DataError, DatasetNotFoundError, list_images, load
+from discover.lab.data import ArchiveError, BadImageError, DataError, DatasetNotFoundError, load
 from discover.lab.data.images.decoding import decode_many
 from tests.lab.data import files
 
@@ -136,8 +136,8 @@ def test_what_is_no_picture_of_pixels_is_refused_by_its_content(folder):
         read(folder)
 
 
-@pytest.mark.parametrize("look", [read, list_images])
-def test_a_class_folder_that_cannot_be_read_is_named_and_never_left_out(folder, monkeypatch, look):
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_class_folder_that_cannot_be_read_is_named_and_never_left_out(folder, monkeypatch, lazy):
     listed = os.scandir
 
     def scandir(path):
@@ -147,7 +147,7 @@ def test_a_class_folder_that_cannot_be_read_is_named_and_never_left_out(folder, 
 
     monkeypatch.setattr(os, "scandir", scandir)  # the administrator, who may run the tests, can read everything
     with pytest.raises(DataError, match=r"^folder .*train/bee cannot be read: Permission denied$"):
-        look(folder)
+        read(folder, lazy=lazy)
 
 
 def test_unreadable_images_can_be_skipped_and_are_counted(folder, tmp_path):
@@ -228,23 +228,26 @@ def test_an_image_that_claims_to_be_huge_is_unreadable(folder):
         read(folder)
 
 
-@pytest.mark.parametrize("count", [3, 700])
-def test_several_processes_decode_what_one_decodes(count):
-    contents = [(f"{k}.png", files.picture((k % 251, k % 7, 0), (4 + k % 3, 4))) for k in range(count)]
-    contents[1:3] = [("1.png", b"broken"), ("2.png", "it could not be opened")]
+def test_several_threads_decode_what_one_decodes(tmp_path):
+    contents = [(f"{k}.png", files.picture((k % 251, k % 7, 0), (4 + k % 3, 4))) for k in range(100)]
+    (tmp_path / "2.png").write_bytes(contents[2][1])
+    contents[1:4] = [("1.png", b"broken"), ("2.png", tmp_path / "2.png"), ("3.png", tmp_path / "nothing")]
     alone = list(decode_many(iter(contents), workers=1))
     together = list(decode_many(iter(contents), workers=2))
     assert [name for name, _ in together] == [name for name, _ in contents]
-    assert alone[2] == together[2] == ("2.png", "it could not be opened")
+    assert alone[3] == together[3] == ("3.png", "No such file or directory")
+    assert not isinstance(alone[2][1], str)
     for (_, a), (_, b) in zip(alone, together):
         assert np.array_equal(a, b)
 
 
 def test_decoding_can_be_left_off_half_way():
-    contents = ((f"{k}.png", files.picture((k % 251, 0, 0))) for k in range(2000))
+    taken = []
+    contents = ((taken.append(k) or f"{k}.png", files.picture((k % 251, 0, 0))) for k in range(2000))
     some = decode_many(contents, workers=2)
-    assert next(some)[0] == "0.png"
-    some.close()  # must neither hang nor leave a process behind (an unwaited one is a ResourceWarning, an error here)
+    next(some)
+    some.close()  # must not hang
+    assert len(taken) < 200  # no more was read than was needed to keep the threads busy
 
 
 def test_the_cache_is_keyed_by_content(folder, tmp_path, monkeypatch):
@@ -289,23 +292,15 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(folder, tmp_path):
     assert len(dataset.train) == 9
 
 
-def test_the_progress_bar_counts_every_image(folder, capsys):
+def test_the_progress_bar_comes_to_its_end(folder, capsys):
     read(folder, progress=True)
-    assert "18/18" in capsys.readouterr().err
+    assert "100%" in capsys.readouterr().err
 
 
 def test_a_hostile_tar_is_refused(tmp_path):
     path = files.write_tar(tmp_path / "x.tar", files.class_folders() | {"../train/ant/x.png": b"x"})
     with pytest.raises(ArchiveError, match="points outside"):
         read(path)
-
-
-def test_files_are_listed_without_being_read(folder):
-    parts = list_images(folder)
-    assert set(parts) == {"train", "test"}
-    assert len(parts["train"]) == 9
-    assert parts["train"].labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3
-    assert parts["train"].paths[0].endswith("0000.png")
 
 
 @pytest.mark.parametrize(
@@ -332,8 +327,8 @@ def test_what_cannot_be_read_is_named(tmp_path, prepare, options, error, message
         read(prepare(tmp_path), **options)
 
 
-def test_too_many_pixels_for_memory_suggest_streaming(folder):
-    with pytest.raises(DataError, match="stream them"):
+def test_too_many_pixels_for_memory_suggest_to_read_them_when_they_are_asked_for(folder):
+    with pytest.raises(DataError, match="more than 500 bytes: give lazy=True"):
         read(folder, max_bytes=500)
 
 

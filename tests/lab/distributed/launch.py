@@ -34,7 +34,7 @@ def launch(count, *jobs, timeout=60.0, limit=240.0, slurm=False, of=None):
     path = Path(jobs[0]["out"] + ".jobs.json")
     path.write_text(json.dumps(jobs))
     inherited = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    inherited |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(WORKER.parents[2])}
+    inherited |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(WORKER.parents[3])}
     port = free_port(61440 if slurm else 0)
     began = time.monotonic()
     workers = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "examples" / "one_domain_per_worker.py"
 LINE = re.compile(r"^(momentum|discover) +([\d.]+) % ± ([\d.]+) .*held-out digits chose ([\d.]+)\)$", re.MULTILINE)
 
@@ -25,6 +25,7 @@ def run_example(*options):
     return {name: (float(mean), float(rate)) for name, mean, _, rate in LINE.findall(ended.stdout)}
 
 
+@pytest.mark.slow
 def test_two_workers_with_their_own_digits_learn_those_of_both():
     found = run_example("--workers", "2", "--steps", "50", "--rates", "0.1", "--seeds", "1")
     assert set(found) == {"momentum", "discover"}

@@ -1,6 +1,7 @@
-"""Four real processes on this machine: the trajectory of one device, faults, and resuming on as many or fewer.
+"""Real processes on this machine: the trajectory of one device, faults, and resuming on as many or fewer.
 
-Starting processes is what costs time here, so each of them does several runs, one after the other.
+Starting processes is what costs time here, so each of them does several runs, one after the other. Two of them are
+what every test run starts; the rest is slow.
 """
 
 import functools
@@ -26,10 +27,10 @@ CONFIG = Config().override(
         "batches.groups=4",
         "batches.group_size=8",
         "training.seeds=0",
-        "training.steps=40",
+        "training.steps=20",
         "training.steps_per_dispatch=5",
-        "training.eval_every=20",
-        "training.checkpoint_every=10",
+        "training.eval_every=10",
+        "training.checkpoint_every=5",
         "optimizer.learning_rate=0.3",
         "data.validation=0",
     ]
@@ -83,18 +84,16 @@ def alone(folder):
 
 
 @pytest.fixture(scope="module")
-def four(folder):
-    """How four processes ended that did a whole run, and then one in which worker 2 died after step 25."""
-    jobs = [job(CONFIG, folder / "unbroken"), job(CONFIG, folder / "killed", fault="kill:2:25")]
-    ended = launch(4, *jobs, timeout=30)
-    shutil.copytree(folder / "killed", folder / "killed-copy")
-    return ended
+def two(folder):
+    """How two processes ended that did a whole run, and then one in which worker 1 died after step 10."""
+    return launch(2, job(CONFIG, folder / "unbroken"), job(CONFIG, folder / "killed", fault="kill:1:10"), timeout=24)
 
 
 @pytest.fixture(scope="module")
-def two(folder, four):
+def slurm(folder, two):
     """How two processes ended, which Slurm told of each other, after three more runs."""
-    del four
+    del two
+    shutil.copytree(folder / "killed", folder / "killed-copy")
     jobs = [
         job(CONFIG, folder / "killed-copy", resume=True),
         job(make_pictures(folder / "pictures"), folder / "pictures-run"),
@@ -130,41 +129,41 @@ def assert_all_finished(ended):
     assert [worker.code for worker in ended] == [0] * len(ended), [worker.output[-2000:] for worker in ended]
 
 
-def test_four_processes_train_like_one_device_and_write_one_set_of_records(four, folder, alone):
-    del four
+def test_two_processes_train_like_one_device_and_write_one_set_of_records(two, folder, alone):
+    del two
     unbroken = folder / "unbroken"
     assert_same_run(unbroken, alone)
     summary = records.read_summary(unbroken)
     assert summary is not None
-    assert (summary["status"], summary["steps"]) == ("finished", 40)
-    assert sorted(p.name for p in (unbroken / "checkpoints" / "part-0").iterdir()) == ["20", "30", "40"]
+    assert (summary["status"], summary["steps"]) == ("finished", 20)
+    assert sorted(p.name for p in (unbroken / "checkpoints" / "part-0").iterdir()) == ["10", "15", "20"]
 
 
-def test_when_a_worker_is_killed_the_others_stop_soon_and_name_it(four):
-    ended = four
-    assert ended[2].code == -9
-    for index in (0, 1, 3):
-        assert ended[index].code == LOST, ended[index].output[-2000:]
-        last = ended[index].output.strip().splitlines()[-1]
-        assert last.startswith("discover: worker 2 of 4 is lost: ")
-        assert "--resume" in last
-        # A third of the timeout without a sign of life, and a few seconds for the others to hear of it.
-        assert ended[index].seconds - ended[2].seconds < 25
+def test_when_a_worker_is_killed_the_others_stop_soon_and_name_it(two):
+    assert two[1].code == -9
+    assert two[0].code == LOST, two[0].output[-2000:]
+    last = two[0].output.strip().splitlines()[-1]
+    assert last.startswith("discover: worker 1 of 2 is lost: ")
+    assert "--resume" in last
+    # A third of the timeout without a sign of life, and a few seconds for the others to hear of it.
+    assert two[0].seconds - two[1].seconds < 20
 
 
-def test_four_processes_resume_to_the_bits_of_an_unbroken_run(four, folder):
-    del four
-    assert_all_finished(launch(4, job(CONFIG, folder / "killed", resume=True)))
-    killed, unbroken = folder / "killed", folder / "unbroken"
+@pytest.mark.slow
+def test_four_processes_resume_what_two_began(two, folder, alone):
+    del two
+    shutil.copytree(folder / "killed", folder / "killed-for-four")
+    assert_all_finished(launch(4, job(CONFIG, folder / "killed-for-four", resume=True)))
+    assert_same_run(folder / "killed-for-four", alone)
+
+
+@pytest.mark.slow
+def test_two_processes_of_slurm_resume_to_the_bits_of_an_unbroken_run(slurm, folder):
+    assert_all_finished(slurm)
+    killed, unbroken = folder / "killed-copy", folder / "unbroken"
     assert records.read_json(killed / records.ENVIRONMENT)["resumed"]
     assert (killed / records.METRICS).read_bytes() == (unbroken / records.METRICS).read_bytes()
     jax.tree.map(np.testing.assert_array_equal, params_of(killed), params_of(unbroken))
-
-
-def test_two_processes_of_slurm_resume_what_four_began(two, folder, alone):
-    assert_all_finished(two)
-    assert records.read_json(folder / "killed-copy" / records.ENVIRONMENT)["resumed"]
-    assert_same_run(folder / "killed-copy", alone)
 
 
 def opened(out, folder):
@@ -176,8 +175,9 @@ def opened(out, folder):
     ]
 
 
-def test_each_process_opens_the_files_of_its_own_groups_only(two, folder):
-    assert_all_finished(two)
+@pytest.mark.slow
+def test_each_process_opens_the_files_of_its_own_groups_only(slurm, folder):
+    assert_all_finished(slurm)
     first, second = opened(folder / "pictures-run", folder / "pictures")
     train = [{name for name in names if name.startswith("train/")} for names in (first, second)]
     assert train[0] == {f"train/{name}/{k}.png" for name in "ab" for k in range(PICTURES)}
@@ -187,8 +187,9 @@ def test_each_process_opens_the_files_of_its_own_groups_only(two, folder):
     assert_same_records(folder / "pictures-run", run(make_pictures(folder / "pictures"), None))
 
 
-def test_workers_with_their_own_data_train_like_one_that_has_all_of_it(two, folder):
-    assert_all_finished(two)
+@pytest.mark.slow
+def test_workers_with_their_own_data_train_like_one_that_has_all_of_it(slurm, folder):
+    assert_all_finished(slurm)
     for index, names in enumerate(opened(folder / "own-run", folder / "own")):
         assert names <= {f"{index}.npz"}
     whole = load("npz", folder / "own" / "all.npz")
@@ -199,10 +200,10 @@ def test_workers_with_their_own_data_train_like_one_that_has_all_of_it(two, fold
 @pytest.mark.parametrize(
     ("fault", "who", "says"),
     [
-        ("hang:1:25", 1, "worker 1 of 3 is lost: it has made no progress for"),
-        ("kill:0:25", 0, "worker 0 is lost: the coordination service that it runs is gone"),
-        ("leave:2:25", 2, "worker 2 of 3 is lost: it stopped: its disk is full"),
-        ("leave:0:25", 0, "worker 0 of 3 is lost: it stopped: its disk is full"),
+        ("hang:1:10", 1, "worker 1 of 3 is lost: it has made no progress for"),
+        ("kill:0:10", 0, "worker 0 is lost: the coordination service that it runs is gone"),
+        ("leave:2:10", 2, "worker 2 of 3 is lost: it stopped: its disk is full"),
+        ("leave:0:10", 0, "worker 0 of 3 is lost: it stopped: its disk is full"),
     ],
 )
 def test_other_ways_to_lose_a_worker_are_named_too(fault, who, says, tmp_path):

@@ -9,13 +9,13 @@ import pytest
 from discover.lab.cli import main
 from discover.lab.data import Dataset, Split
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.run.build import clusters_per_device
+from discover.lab.experiments.run.programs import clusters_per_device
 from discover.lab.experiments.run.run import load_params, run
 from discover.lab.experiments.run.team import SharedDirectory, Team
 from discover.lab.training.checkpoint import as_wanted, to_read
-from discover.lab.training.devices import make_mesh
+from discover.lab.training.devices import Devices
 from discover.lab.training.errors import RunError, RunStopped
-from discover.lab.training.processes import connect
+from discover.lab.training.hosts.connection import connect
 from discover.lab.training.progress import Quiet
 
 CONFIG = Config().override(
@@ -26,10 +26,10 @@ CONFIG = Config().override(
         "batches.groups=8",
         "batches.group_size=4",
         "training.seeds=0,1",
-        "training.steps=24",
-        "training.steps_per_dispatch=4",
-        "training.eval_every=8",
-        "training.checkpoint_every=4",
+        "training.steps=8",
+        "training.steps_per_dispatch=2",
+        "training.eval_every=4",
+        "training.checkpoint_every=2",
         "optimizer.learning_rate=0.3",
     ]
 )
@@ -87,24 +87,21 @@ def test_gradients_may_travel_averaged_by_cluster_and_in_half_precision(programs
     assert got != want
 
 
-def test_a_run_moves_from_four_devices_to_two_and_to_one(tmp_path, programs):
-    config = CONFIG.override(["optimizer.name=discover"])
+def test_a_run_moves_from_one_device_to_four_to_two_and_back(tmp_path, programs):
+    config = CONFIG.override(["optimizer.name=discover", "training.steps=14"])
     unbroken = run(config, None, programs=programs)
-    for step, team in ((4, Team(4)), (8, Team(2))):
+    for step, devices in ((2, 1), (4, 4), (6, 2)):
         with pytest.raises(RunStopped):
-            run(config, tmp_path / "run", resume=step > 4, team=team, progress=StopAt(step), programs=programs)
+            run(config, tmp_path / "run", resume=step > 2, team=Team(devices), progress=StopAt(step), programs=programs)
     finished = run(config, tmp_path / "run", resume=True, programs=programs)
     assert_same_result(finished, unbroken)
     shapes = jax.tree.map(np.shape, load_params(tmp_path / "run")[1])
     assert shapes["head"]["kernel"] == (2, 9, 10)
 
 
-def test_a_run_moves_from_one_device_to_four(tmp_path, programs):
-    config = CONFIG.override(["optimizer.name=discover"])
-    with pytest.raises(RunStopped):
-        run(config, tmp_path / "run", progress=StopAt(4), programs=programs)
-    finished = run(config, tmp_path / "run", resume=True, team=Team(4), programs=programs)
-    assert_same_result(finished, run(config, None, programs=programs))
+def test_a_team_of_one_device_is_the_ordinary_run_to_the_bit(programs):
+    one, ordinary = run(CONFIG, None, team=Team(1), programs=programs), run(CONFIG, None, programs=programs)
+    assert [member.metrics for member in one.members] == [member.metrics for member in ordinary.members]
 
 
 @pytest.mark.parametrize(
@@ -145,9 +142,9 @@ def test_arrays_of_checkpoints_fit_any_number_of_devices(stored, wanted):
             lambda: run(CONFIG.override(["batches.groups=6"]), None, team=Team(4)),
             "multiple of the 4 devices, got 6.*=8",
         ),
-        (lambda: make_mesh(9), "from 1 to 8, got 9; .*device_count=9"),
-        (lambda: make_mesh(0), "from 1 to 8, got 0$"),
-        (lambda: make_mesh("many"), "`all` or a whole number, got 'many'"),
+        (lambda: Devices(9), "from 1 to 8, got 9; .*device_count=9"),
+        (lambda: Devices(0), "from 1 to 8, got 0$"),
+        (lambda: Devices("many"), "`all` or a whole number, got 'many'"),
         (lambda: run(CONFIG.override(["training.track_variance=4"]), None, team=Team(2)), "one device only"),
         (lambda: connect("localhost:1234", 2, None), "missing: --process-id"),
         (lambda: connect("localhost", 2, 0), "HOST:PORT, .*got 'localhost'"),

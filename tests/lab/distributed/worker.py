@@ -28,8 +28,8 @@ class FaultyTeam(Team):
 
     fault = "none:-1:0"
 
-    def draw(self, draw, images):
-        drawn = super().draw(draw, images)
+    def feed(self, plans, images, length):
+        feed = super().feed(plans, images, length)
         kind, who, step = self.fault.split(":")
         happened = []
 
@@ -44,7 +44,7 @@ class FaultyTeam(Team):
                     time.sleep(10_000)
                 if kind == "leave":
                     raise RunError("its disk is full")
-            return drawn(first, count)
+            return feed(first, count)
 
         return faulty
 

@@ -12,7 +12,7 @@ from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.run.build import build_data, build_network_for, build_plan
 from discover.lab.experiments.run.run import run
 from discover.lab.experiments.run.track_variance import VarianceProbe
-from discover.lab.training.program import Members
+from discover.lab.training.programs import Members
 from discover.lab.training.step import TrainState
 
 

@@ -40,9 +40,8 @@ def test_every_figure_is_written_as_png_and_svg(report, tmp_path):
 
 
 def test_the_same_records_give_the_same_bytes(report, tmp_path):
-    first = [p.read_bytes() for p in write_figures(report, tmp_path / "a")]
-    second = [p.read_bytes() for p in write_figures(report, tmp_path / "b")]
-    assert first == second
+    first, second = (write_figures(report, tmp_path / name, formats=("svg",)) for name in "ab")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 def test_curves_show_the_recorded_means(report):

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from discover.lab.report import charts, load_report, write_page
-from discover.lab.report.page import flatten, render_page, won_back
+from discover.lab.report import load_report, write_page
+from discover.lab.report.page import charts, render_page
+from discover.lab.report.page.page import flatten
+from discover.lab.report.tables import won_back
 from tests.lab.report.synthetic import CURVES, write_comparison
 
 CHROMIUM = next(
@@ -80,6 +82,7 @@ def test_curves_are_drawn_without_errors_and_without_the_network(tab, page_path)
     assert [url for url in tab.requests if not url.startswith("data:")] == [page_path.as_uri()]
 
 
+@pytest.mark.slow
 def test_clicking_an_optimizer_hides_and_shows_its_curves(tab):
     button = tab.page.get_by_role("button", name="Adam")
     button.click()
@@ -94,6 +97,7 @@ def test_clicking_an_optimizer_hides_and_shows_its_curves(tab):
     assert tab.said == []
 
 
+@pytest.mark.slow
 def test_the_log_scale_changes_the_axis_and_keeps_the_choice(tab):
     def axis():
         return tab.page.locator("#chart-accuracy .role-title-text").first.text_content()
@@ -107,6 +111,7 @@ def test_the_log_scale_changes_the_axis_and_keeps_the_choice(tab):
     assert tab.said == []
 
 
+@pytest.mark.slow
 def test_hovering_names_every_optimizer_at_that_step(tab):
     chart = tab.page.locator("#chart-accuracy svg")
     chart.scroll_into_view_if_needed()
@@ -120,15 +125,37 @@ def test_hovering_names_every_optimizer_at_that_step(tab):
     assert re.fullmatch(r"\d+\.\d ± \d+\.\d %", tip.locator("td.value").nth(1).text_content())
 
 
-def test_text_from_records_cannot_become_markup(browser, tmp_path):
-    directory = write_comparison(tmp_path / "c", labels=("momentum", "discover"))
-    nasty = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
+NASTY = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
+
+
+@pytest.fixture(scope="module")
+def nasty_path(tmp_path_factory):
+    """A page of records whose texts are markup."""
+    directory = write_comparison(tmp_path_factory.mktemp("nasty") / "c", labels=("momentum", "discover"))
     path = directory / "comparison.json"
     comparison = json.loads(path.read_text())
-    comparison |= {"preset": nasty, "description": nasty, "config": {nasty: nasty}}
-    comparison["rows"][0]["label"] = nasty
+    comparison |= {"preset": NASTY, "description": NASTY, "config": {NASTY: NASTY}}
+    comparison["rows"][0]["label"] = NASTY
     path.write_text(json.dumps(comparison))
-    tab = Tab(browser, write_page(load_report(directory), tmp_path / "report.html", interactive=True))
+    return write_page(load_report(directory), directory / "report.html", interactive=True)
+
+
+def test_text_from_records_is_text_on_the_page(nasty_path):
+    class Images(HTMLParser):
+        found = 0
+
+        def handle_starttag(self, tag, attrs):
+            self.found += tag == "img"
+
+    parser = Images()
+    parser.feed(nasty_path.read_text())
+    assert parser.found == 0
+    assert "<script>window.hacked" not in nasty_path.read_text()
+
+
+@pytest.mark.slow
+def test_text_from_records_cannot_become_markup(browser, nasty_path):
+    tab = Tab(browser, nasty_path)
     tab.page.evaluate("async () => { await window.report.ready }")
     assert tab.page.evaluate("() => window.hacked") is None
     assert tab.lines("loss") == 2
@@ -136,26 +163,26 @@ def test_text_from_records_cannot_become_markup(browser, tmp_path):
     tab.page.close()
 
 
-def test_without_the_extra_the_page_has_static_figures(report, monkeypatch):
+def test_both_pages_hold_the_table_the_config_and_the_environment(report, page_path, monkeypatch):
     monkeypatch.setattr(charts, "available", lambda: False)
-    text = render_page(report)
-    assert text.count("data:image/png;base64,") == 3
-    assert "discover-optim[page]" in text
-    assert "<script" not in text
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'discover-optim\[page\]'"):
-        render_page(report, interactive=True)
-
-
-def test_both_pages_hold_the_table_the_config_and_the_environment(report):
-    for interactive in (True, False):
-        text = render_page(report, interactive)
+    static = render_page(report)
+    assert static.count("data:image/png;base64,") == 3
+    assert "discover-optim[page]" in static
+    assert "<script" not in static
+    for text in (page_path.read_text(), static):
         assert "model.widths" in text
         assert "Some CPU" in text
         assert "discover compare digits" in text
         assert f"{100 * report.rows[3]['test_accuracy']['mean']:.1f} ± " in text
 
 
-def test_the_page_names_no_other_address(report):
+def test_interactive_curves_without_the_extra_say_what_to_install(report, monkeypatch):
+    monkeypatch.setattr(charts, "available", lambda: False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'discover-optim\[page\]'"):
+        render_page(report, interactive=True)
+
+
+def test_the_page_names_no_other_address(page_path):
     class Links(HTMLParser):
         def __init__(self):
             super().__init__()
@@ -165,7 +192,7 @@ def test_the_page_names_no_other_address(report):
             self.found += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("data:")]
 
     parser = Links()
-    parser.feed(render_page(report, interactive=True))
+    parser.feed(page_path.read_text())
     assert parser.found == []
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from discover.lab.report.theory import write_theory_figures
 
-RECORD = Path(__file__).parents[2] / "docs" / "figures" / "theory.json"
+RECORD = next((Path(__file__).parents[3] / "docs").rglob("theory.json"))
 
 
 def test_figures_are_drawn_from_the_record_and_are_reproducible(tmp_path):

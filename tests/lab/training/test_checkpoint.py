@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from discover.lab.training.checkpoint import Checkpoints, DamagedCheckpoint, fingerprint
+from discover.lab.training.checkpoint import Checkpoints, DamagedCheckpoint
 from discover.lab.training.errors import RunError
+from discover.lab.training.fingerprint import fingerprint
 
 
 def example(scale=1.0):

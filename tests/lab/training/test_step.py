@@ -1,5 +1,6 @@
 """The step that every optimizer shares: groups, padding, clipping, members."""
 
+from functools import cache, partial
 from itertools import pairwise
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 import discover as optim
 from discover.lab.models import build_network
 from discover.lab.training.evaluate import make_evaluate
-from discover.lab.training.program import Members, ModelPrograms, Programs
+from discover.lab.training.programs import Members, ModelPrograms, Programs
 from discover.lab.training.step import StepBatch, TrainState, clip_each, make_step
 
 NETWORK = build_network("logistic", (3,), 2)
@@ -40,10 +41,11 @@ def draw(seed, count=1):
 
 
 def one_step(make, hyper, batch, *, merge, params=None):
-    step = make_step(NETWORK.apply, make, prepare, merge_groups=merge)
+    step = make_step(NETWORK.apply, prepare, merge_groups=merge)
     params = NETWORK.init(jax.random.key(1)) if params is None else params
     state = TrainState(params, make(hyper).init(params))
-    return jax.jit(step)(state, hyper, jax.random.key(2), 0, batch, IMAGES)
+    clip_norm = hyper.get("clip_norm")
+    return jax.jit(partial(step, make(hyper)))(state, jax.random.key(2), 0, batch, IMAGES, clip_norm)
 
 
 def first(batches):
@@ -66,11 +68,11 @@ def test_padding_changes_nothing(make, merge):
     sizes = jnp.asarray([SIZE, 2, 0], jnp.int32)
     one = small._replace(group_sizes=sizes)
     other = one._replace(
-        indices=one.indices.at[1, 2:].set(7).at[2].set(9), labels=one.labels.at[1, 2:].set(0).at[2].set(1)
+        examples=one.examples.at[1, 2:].set(7).at[2].set(9), labels=one.labels.at[1, 2:].set(0).at[2].set(1)
     )
     results = [one_step(make, HYPER, batch, merge=merge) for batch in (one, other)]
     jax.tree.map(np.testing.assert_array_equal, *results)
-    rows = np.concatenate([one.indices[0], one.indices[1, :2]])
+    rows = np.concatenate([one.examples[0], one.examples[1, :2]])
     logits = NETWORK.apply(NETWORK.init(jax.random.key(1)), IMAGES[rows])
     expected = optax.softmax_cross_entropy_with_integer_labels(logits, LABELS[rows]).mean()
     np.testing.assert_allclose(results[0][1].loss, expected, rtol=1e-6)
@@ -99,11 +101,12 @@ def members(seeds, rates):
     return Members(hyper, jnp.asarray(seeds, jnp.int32), jnp.asarray([own.index(s) for s in seeds], jnp.int32)), own
 
 
+@cache
 def programs(make, mode):
     evaluate = make_evaluate(NETWORK.apply, lambda x: x, batch_size=7)
     model = ModelPrograms(NETWORK.init, evaluate, member_mode=mode)
-    step = make_step(NETWORK.apply, make, prepare, merge_groups=False)
-    return Programs(model, make, step, steps_per_dispatch=6, member_mode=mode)
+    step = make_step(NETWORK.apply, prepare, merge_groups=False)
+    return Programs(model, make, step, steps_per_dispatch=6)
 
 
 def train(made, seeds, rates, cuts=(0, 6)):
@@ -118,8 +121,7 @@ def train(made, seeds, rates, cuts=(0, 6)):
     return state, np.concatenate(logs)
 
 
-@pytest.mark.parametrize(("mode", "tolerance"), [("map", 5e-7), ("vmap", 2e-6)])
-@pytest.mark.parametrize("make", [make_momentum, make_discover])
+@pytest.mark.parametrize(("make", "mode", "tolerance"), [(make_discover, "map", 5e-7), (make_momentum, "vmap", 2e-6)])
 def test_members_trained_together_equal_members_trained_alone(make, mode, tolerance):
     """To rounding: the compiler may sum in another order, or unroll a loop over one member."""
     seeds, rates = [3, 3, 8], [0.5, 0.1, 0.5]
@@ -135,22 +137,23 @@ def test_members_trained_together_equal_members_trained_alone(make, mode, tolera
         )
 
 
-@pytest.mark.parametrize("cuts", [(0, 1, 6), (0, 2, 3, 4, 6)])
-def test_cutting_a_run_into_dispatches_changes_no_bit(cuts):
+def test_cutting_a_run_into_dispatches_changes_no_bit():
     made = programs(make_discover, "map")
-    whole, pieces = train(made, [1, 2], [0.5, 0.5]), train(made, [1, 2], [0.5, 0.5], cuts)
-    jax.tree.map(np.testing.assert_array_equal, whole, pieces)
+    whole = train(made, [1], [0.5])
+    for cuts in ((0, 1, 6), (0, 2, 3, 4, 6)):
+        jax.tree.map(np.testing.assert_array_equal, whole, train(made, [1], [0.5], cuts))
 
 
 def test_new_learning_rates_and_seeds_compile_nothing():
-    made = programs(make_momentum, "map")
-    train(made, [1, 2], [0.5, 0.5])
+    made = programs(make_discover, "map")
+    train(made, [1], [0.5])
     before = made.compile_seconds
-    train(made, [7, 9], [0.01, 3.0])
+    assert before > 0
+    train(made, [7], [0.01])
     assert made.compile_seconds == before
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 20, 50])
+@pytest.mark.parametrize("batch_size", [7, 20, 50])
 def test_evaluation_covers_every_example_whatever_the_batch_size(batch_size):
     params = {"head": {"kernel": jnp.ones((3, 2)).at[0].set(jnp.array([-1.0, 2.0])), "bias": jnp.zeros(2)}}
     found = jax.jit(make_evaluate(NETWORK.apply, lambda x: x, batch_size=batch_size))(params, IMAGES, LABELS)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from discover.lab.data.batches.composition import BalancedSchedule, GivenSchedule, RandomSchedule, check_given
-from discover.lab.data.batches.passes import MemberPasses, ObservedPasses
+from discover.lab.data.batches.cluster_order import BalancedOrder, GivenOrder, RandomOrder, check_given
+from discover.lab.data.batches.example_order import MemberPasses, ObservedPasses
 from discover.lab.data.clustering import Clustering
 from discover.lab.data.errors import DataError, check_at_least, check_choice
 from discover.lab.data.noise import LabelNoise
 
-COMPOSITIONS = ("random", "balanced", "shuffled", "given")
+_ORDERS: dict[str, Callable[[BatchPlan], RandomOrder | BalancedOrder | GivenOrder]] = {
+    "random": lambda plan: RandomOrder(plan.clustering.probs, plan.seed),
+    "balanced": lambda plan: BalancedOrder(plan.clustering.probs, plan.seed),
+    "shuffled": lambda plan: GivenOrder(np.zeros(plan.groups, dtype=np.int64)),
+    "given": lambda plan: GivenOrder(np.asarray(plan.given)),
+}
+"""By composition: which cluster each group draws."""
 _MOST = 2**31 - 1  # labels are int32
 _AHEAD = 1 << 16  # `batch` works out about this many examples at once
 
@@ -42,7 +49,7 @@ class BatchPlan:
         group_size: b, the number of examples in a group.
         composition: which clusters a batch is made of:
             "random": each group draws its cluster by p_n, independently, as in the paper;
-            "balanced": each cluster as near to its share p_n as can be at every step (`BalancedSchedule.BOUND`);
+            "balanced": each cluster as near to its share p_n as can be at every step (`BalancedOrder.BOUND`);
             "shuffled": ordinary batches, every example once an epoch whatever its cluster, for control. The plan then
             has one cluster, so that Discover on it is (quasi-hyperbolic) momentum, exactly;
             "given": group k has cluster given[k] always, for one cluster per device or worker.
@@ -76,7 +83,7 @@ class BatchPlan:
         self.labels = np.asarray(labels)
         self.groups = check_at_least("groups", groups, 1)
         self.group_size = check_at_least("group_size", group_size, 1)
-        self.composition = check_choice("composition", composition, COMPOSITIONS)
+        self.composition = check_choice("composition", composition, _ORDERS)
         self.seed = check_at_least("seed", seed, 0)
         if self.labels.shape != (clustering.num_examples,):
             have = f"labels of shape {self.labels.shape}"
@@ -109,14 +116,7 @@ class BatchPlan:
 
     def _prepare(self) -> None:
         """Set up what is only remembered, never needed: a copy of the plan starts without it."""
-        if self.given is not None:
-            self._schedule = GivenSchedule(self.given)
-        elif self.composition == "shuffled":
-            self._schedule = GivenSchedule(np.zeros(self.groups, dtype=np.int64))
-        elif self.composition == "balanced":
-            self._schedule = BalancedSchedule(self.clustering.probs, self.seed)
-        else:
-            self._schedule = RandomSchedule(self.clustering.probs, self.seed)
+        self._order = _ORDERS[self.composition](self)
         if self.clustering.noise is not None:
             self._passes = ObservedPasses(self.labels, self.clustering.noise, self.seed)
         else:
@@ -190,7 +190,7 @@ class BatchPlan:
         start, count = check_at_least("start", start, 0), check_at_least("count", count, 1)
         mine = self._own_groups()
         with self._lock:
-            ids, visits = self._schedule.slots(start * self.groups, (start + count) * self.groups)
+            ids, visits = self._order.slots(start * self.groups, (start + count) * self.groups)
             ids = ids.reshape(count, self.groups)[:, mine]
             visits = visits.reshape(count, self.groups)[:, mine]
             indices, sights = self._examples(ids.reshape(-1), visits.reshape(-1))

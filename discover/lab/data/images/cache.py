@@ -8,14 +8,14 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discover.lab.data.errors import ArchiveError, DataError
-from discover.lab.data.sources.arrays import read_npz
+from discover.lab.data.errors import DataError
+from discover.lab.data.sources.npz import read_npz
 
 
 def default_cache_dir() -> Path:
@@ -26,13 +26,31 @@ def default_cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "discover"
 
 
-def content_key(options: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
-    """A digest of options and of files, names and contents both; of a file that cannot be read, that it cannot.
+def kept(
+    folder: Path | None,
+    options: Mapping[str, object],
+    files: Iterable[tuple[str, Path]],
+    make: Callable[[], dict[str, NDArray]],
+) -> dict[str, NDArray]:
+    """What `make` gives, or gave before for the same options and the same files.
 
     Args:
+        folder: where it is kept; None: nowhere.
         options: whatever else the result depends on; must be JSON.
-        files: (name, where it is), in a fixed order.
+        files: (name, where it is), in a fixed order: their names and contents count, not where they are.
+        make: makes it.
     """
+    if folder is None:
+        return make()
+    path = folder / f"{_digest(options, files)}.npz"
+    with contextlib.suppress(DataError):  # there is none, or it is damaged
+        return read_npz(path)
+    arrays = make()
+    _write(path, arrays)
+    return arrays
+
+
+def _digest(options: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for name, path in files:
         try:
@@ -44,25 +62,17 @@ def content_key(options: Mapping[str, object], files: Iterable[tuple[str, Path]]
     return digest.hexdigest()[:40]
 
 
-def read_cache(folder: Path, key: str) -> dict[str, NDArray] | None:
-    """What `write_cache` kept under this key; None if there is nothing, or it is damaged."""
-    try:
-        return read_npz(folder / f"{key}.npz")
-    except (ArchiveError, DataError):
-        return None
-
-
-def write_cache(folder: Path, key: str, arrays: Mapping[str, NDArray]) -> None:
-    """Keep arrays under a key. A reader never sees half a file; a folder that cannot be written to costs a warning."""
+def _write(path: Path, arrays: Mapping[str, NDArray]) -> None:
+    """A reader never sees half a file; a folder that cannot be written to costs a warning."""
     temporary = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
             temporary = file.name
             np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-        os.replace(temporary, folder / f"{key}.npz")
+        os.replace(temporary, path)
     except OSError as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        warnings.warn(f"decoded images are not kept for the next time: {error}", stacklevel=2)
+        warnings.warn(f"decoded images are not kept for the next time: {error}", stacklevel=3)

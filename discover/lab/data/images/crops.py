@@ -115,13 +115,14 @@ def inception_crop(
     """
     _check_images(images)
     _check_pixels(images)
+    out = _pair(size)
     count, height, width, _ = images.shape
     table = jnp.asarray(crop_sizes(height, width, tuple(area), tuple(ratio)))
     pick, place = jax.random.split(key)
     windows = table[random_below(pick, len(table), (count,))]
     room = jnp.array([height, width]) - windows + 1
     corners = random_below(place, room, (count, 2))
-    return jax.vmap(functools.partial(resize_window, size=_pair(size)))(images, corners, windows)
+    return jax.vmap(functools.partial(resize_window, size=out))(images, corners, windows)
 
 
 def center_crop(images: jax.Array, size: int | tuple[int, int], share: float = 0.875) -> jax.Array:

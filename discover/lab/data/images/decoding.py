@@ -1,35 +1,75 @@
-"""Many images decoded by several processes, in order."""
+"""Image files to pixels: one, or many in threads, which is enough since Pillow decodes outside of Python's lock."""
 
 from __future__ import annotations
 
 import collections
-import concurrent.futures
-import contextlib
+import functools
+import io
 import itertools
 import os
-import queue
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
-from discover.lab.data.images import decode_worker
-from discover.lab.data.errors import DataError, check_at_least
+from discover.lab.data.errors import BadImageError, DataError, check_at_least, one_line
 
-File = tuple[str, bytes | str]  # the name, and the contents or why there are none
+File = tuple[str, bytes | Path]  # the name, and the contents or where they are
 Decoded = tuple[str, NDArray[np.uint8] | str]  # the name, and the pixels or why there are none
 
-_CHUNK = 128
-_CHUNK_BYTES = 8 << 20
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+"""Pictures made of pixels. Pillow would also run programs (EPS) and read its many rarer formats, by content alone."""
+MAX_PIXELS = 89_478_485  # where Pillow itself starts to warn: a small file can claim to be a huge image
+_TOGETHER = 16  # files that a thread decodes before it asks for more
 
 
-def default_workers() -> int:
-    """As many as there are cores to run on, at most 32."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 32)
+@functools.cache
+def readable() -> tuple[str, ...]:
+    """Those of :data:`FORMATS` that this Pillow can read."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is an image that can be read, by its ending; hidden files are not."""
+    path = Path(name)
+    form = Image.registered_extensions().get(path.suffix.lower())
+    # Some formats (PDF) can be written only. MPO has no opener of its own: the JPEG opener reads it.
+    return (form in Image.OPEN or form == "MPO") and not path.name.startswith(".")
+
+
+def decode(contents: bytes, size: int | None = None, channels: int = 3) -> NDArray[np.uint8]:
+    """An image file's pixels, uint8 [H, W, C].
+
+    Args:
+        contents: the file.
+        size: cut the largest central square and resize it to this side; None to keep the image's own size.
+        channels: 3 for color, 1 for gray.
+
+    Raises:
+        BadImageError: in one line.
+    """
+    try:
+        with Image.open(io.BytesIO(contents), formats=readable()) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise BadImageError(f"it claims {image.width}×{image.height} pixels, more than {MAX_PIXELS}")
+            if size is not None:
+                image.draft(None, (size, size))  # JPEG: decode at the nearest power-of-two fraction, never below
+            picture = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
+            if size is not None:
+                picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(picture, dtype=np.uint8)
+            return pixels if channels == 3 else pixels[..., None]
+    except BadImageError:
+        raise
+    except Exception as error:  # Pillow's decoders raise many kinds of error on damaged files
+        reason = one_line(error)
+        if "cannot identify image file" in reason:
+            reason = f"it is none of {', '.join(readable())}"
+        raise BadImageError(reason) from error
 
 
 def decode_many(
@@ -38,105 +78,42 @@ def decode_many(
     """Decode image files, several at a time.
 
     Args:
-        files: (name, contents), read only as fast as they are decoded; or (name, why it cannot be read), passed on.
+        files: (name, contents), taken only as fast as they are decoded; or (name, path), read by the threads.
         size: the side to resize to, after a central square cut; None to keep each image's own size.
         channels: 3 for color, 1 for gray.
-        workers: how many processes; 1 decodes in this one. As many as there are cores if absent.
+        workers: how many threads; as many as there are cores to run on, at most 32, if absent.
 
     Yields:
         (name, uint8 [H, W, C]), or (name, what is wrong with it), in the order of `files`.
     """
-    workers = default_workers() if workers is None else check_at_least("workers", workers, 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(cores, 32) if workers is None else check_at_least("workers", workers, 1)
     if channels not in (1, 3):
         raise DataError(f"channels must be 1 or 3, got {channels}")
     if size is not None:
         check_at_least("image_size", size, 1)
-    # Processes are worth their start only for more than a handful.
-    files = iter(files)
-    first = list(itertools.islice(files, 2 * _CHUNK))
-    if workers == 1 or len(first) < 2 * _CHUNK:
-        for name, contents in itertools.chain(first, files):
-            yield name, _decode_here(contents, size, channels)
-        return
-    yield from _decode_apart(itertools.chain(first, files), size, channels, workers)
 
+    def work(some: list[File]) -> list[Decoded]:
+        return [(name, _pixels_or_reason(contents, size, channels)) for name, contents in some]
 
-def _decode_here(contents: bytes | str, size: int | None, channels: int) -> NDArray[np.uint8] | str:
-    if isinstance(contents, str):
-        return contents
-    try:
-        return decode_worker.decode(contents, size, channels)
-    except decode_worker.Unreadable as error:
-        return str(error)
-
-
-def _decode_apart(files: Iterator[File], size: int | None, channels: int, workers: int) -> Iterator[Decoded]:
-    # -P: the folder of the worker's file, whose names are ours, must not come first on its import path.
-    command = [sys.executable, "-P", str(Path(decode_worker.__file__))]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(workers)]
-    idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
-    for process in processes:
-        idle.put(process)
-
-    def work(chunk: list[File]) -> list[Decoded]:
-        process = idle.get()
+    files, pending = iter(files), collections.deque[Future[list[Decoded]]]()
+    with ThreadPoolExecutor(workers) as pool:
         try:
-            return _ask(process, chunk, size, channels)
-        finally:
-            idle.put(process)
-
-    try:
-        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            pending: collections.deque[concurrent.futures.Future[list[Decoded]]] = collections.deque()
-            try:
-                for chunk in _chunks(files):
-                    pending.append(pool.submit(work, chunk))
-                    if len(pending) > 2 * workers:
-                        yield from pending.popleft().result()
-                while pending:
+            while some := list(itertools.islice(files, _TOGETHER)):
+                pending.append(pool.submit(work, some))
+                if len(pending) > 2 * workers:
                     yield from pending.popleft().result()
-            finally:
-                for future in pending:
-                    future.cancel()
-    finally:
-        for process in processes:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # the other end is gone; there is nothing left to say to it
-                    pipe.close()
-            process.wait()
+            while pending:
+                yield from pending.popleft().result()
+        finally:  # left off half way, or an error: what has not begun need not begin
+            for future in pending:
+                future.cancel()
 
 
-def _ask(process: subprocess.Popen, chunk: list[File], size: int | None, channels: int) -> list[Decoded]:
-    assert process.stdin is not None
-    assert process.stdout is not None
+def _pixels_or_reason(contents: bytes | Path, size: int | None, channels: int) -> NDArray[np.uint8] | str:
     try:
-        contents = [b"" if isinstance(data, str) else data for _, data in chunk]
-        decode_worker.send(process.stdin, {"size": size, "channels": channels}, *contents)
-        answer = decode_worker.receive(process.stdout)
-    except OSError:
-        answer = None
-    if answer is None:
-        raise DataError(f"a decoding process ended unexpectedly between {chunk[0][0]} and {chunk[-1][0]}")
-    head, pixels = answer
-    results: list[Decoded] = []
-    for (name, data), shape, raw in zip(chunk, head["shapes"], pixels):
-        if isinstance(data, str) or isinstance(shape, str):
-            results.append((name, data if isinstance(data, str) else shape))
-        else:
-            results.append((name, np.frombuffer(raw, dtype=np.uint8).reshape(shape)))
-    return results
-
-
-def _chunks(files: Iterator[File]) -> Iterator[list[File]]:
-    chunk: list[File] = []
-    held = 0
-    for name, contents in files:
-        chunk.append((name, contents))
-        held += len(contents)
-        if len(chunk) == _CHUNK or held > _CHUNK_BYTES:
-            yield chunk
-            chunk, held = [], 0
-    if chunk:
-        yield chunk
+        return decode(contents.read_bytes() if isinstance(contents, Path) else contents, size, channels)
+    except OSError as error:
+        return error.strerror or one_line(error)
+    except BadImageError as error:
+        return str(error)

@@ -1,22 +1,28 @@
-"""CIFAR-10 and CIFAR-100 in both official forms, binary and Python, as a folder or as the downloaded `.tar.gz`."""
+"""CIFAR-10 and CIFAR-100 in both official forms, binary and Python, and as class folders of pictures.
+
+Each as a folder or in a tar: the downloaded `.tar.gz`, or one of pictures.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split
-from discover.lab.data.errors import ArchiveError, DatasetNotFoundError
-from discover.lab.data.sources.archives import Limits, byte_records, is_tar, read_tar, safe_unpickle, text_lines
+from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError
+from discover.lab.data.sources.archives import Limits, is_tar, read_tar
+from discover.lab.data.sources.folders import load_folder
+from discover.lab.data.sources.pickles import as_text, read_pickle
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _PIXELS = 3072
 _LIMITS = Limits(file_bytes=1 << 30, total_bytes=4 << 30, files=1000)
+_PICTURES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
 
 
 @dataclass(frozen=True)
@@ -26,82 +32,86 @@ class _Form:
     archive: str
     folder: str
     train: tuple[str, ...]
-    test: tuple[str, ...]
-    names: str
-    coarse_names: str | None = None
+    test: str
+    names: tuple[str, ...]
 
     @property
-    def files(self) -> tuple[str, ...]:
-        extra = (self.coarse_names,) if self.coarse_names and self.coarse_names != self.names else ()
-        return (*self.train, *self.test, self.names, *extra)
+    def binary(self) -> bool:
+        return self.test.endswith(".bin")
 
 
 _BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+_BINARY = tuple(f"{name}.bin" for name in _BATCHES)
+_NAMES = ("fine_label_names.txt", "coarse_label_names.txt")
 _FORMS = {
     "cifar10": (
-        _Form(
-            "cifar-10-binary.tar.gz",
-            "cifar-10-batches-bin",
-            tuple(f"{name}.bin" for name in _BATCHES),
-            ("test_batch.bin",),
-            "batches.meta.txt",
-        ),
-        _Form("cifar-10-python.tar.gz", "cifar-10-batches-py", _BATCHES, ("test_batch",), "batches.meta"),
+        _Form("cifar-10-binary.tar.gz", "cifar-10-batches-bin", _BINARY, "test_batch.bin", ("batches.meta.txt",)),
+        _Form("cifar-10-python.tar.gz", "cifar-10-batches-py", _BATCHES, "test_batch", ("batches.meta",)),
     ),
     "cifar100": (
-        _Form(
-            "cifar-100-binary.tar.gz",
-            "cifar-100-binary",
-            ("train.bin",),
-            ("test.bin",),
-            "fine_label_names.txt",
-            "coarse_label_names.txt",
-        ),
-        _Form("cifar-100-python.tar.gz", "cifar-100-python", ("train",), ("test",), "meta", "meta"),
+        _Form("cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), "test.bin", _NAMES),
+        _Form("cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test", ("meta",)),
     ),
 }
+_KEYS = {"cifar10": ("labels",), "cifar100": ("fine_labels", "coarse_labels")}
+_NAME_KEYS = {"cifar10": ("label_names",), "cifar100": ("fine_label_names", "coarse_label_names")}
 
 
-def load_cifar(name: str, path: str | os.PathLike[str]) -> Dataset:
-    """Read CIFAR-10 or CIFAR-100.
-
-    CIFAR-100 has a column "superclass": the name of each image's superclass, 20 in all.
+def cifar10(path: str | os.PathLike[str] | None = None) -> Dataset:
+    """CIFAR-10: 60,000 images of 32×32 pixels in 10 classes.
 
     Args:
-        name: "cifar10" or "cifar100".
-        path: the official archive, the folder that was in it, or a folder that holds either.
+        path: the official archive, the folder that was in it, a folder that holds either, or class folders of pictures
+            (in a tar, too). If absent, `$DISCOVER_DATA`, else `.data` in the current folder.
 
     Raises:
-        DatasetNotFoundError: if neither form is there; it says what was looked for, and where it can be had.
+        DatasetNotFoundError: if no form is there; it says what was looked for, and where it can be had.
         ArchiveError: if a file is damaged or holds what it must not.
     """
-    form, read, where = _find(name, Path(path))
-    binary = form.names.endswith(".txt")
-    if binary:
-        names = text_lines(read(form.names))
-        coarse = text_lines(read(form.coarse_names)) if form.coarse_names else ()
-    else:
-        meta = safe_unpickle(read(form.names), f"{where}/{form.names}")
-        names, coarse = _names(meta, "fine_label_names" if form.coarse_names else "label_names", where), ()
-        if form.coarse_names:
-            coarse = _names(meta, "coarse_label_names", where)
+    return _load("cifar10", path)
+
+
+def cifar100(path: str | os.PathLike[str] | None = None) -> Dataset:
+    """CIFAR-100: 60,000 images of 32×32 pixels in 100 classes; in the official forms with the 20 "superclass"es.
+
+    See `cifar10`.
+    """
+    return _load("cifar100", path)
+
+
+def _load(name: str, path: str | os.PathLike[str] | None) -> Dataset:
+    """The official files where they are; else class folders of pictures."""
+    where = Path(os.environ.get("DISCOVER_DATA") or ".data") if path is None else Path(path)
+    try:
+        if where.is_dir() or not _picture_kind(where):
+            return _load_official(name, where)
+    except DatasetNotFoundError:
+        if not _picture_kind(where):
+            raise
+    return _load_pictures(name, where)
+
+
+# -- the official forms -----------------------------------------------------------------------------------------------
+
+
+def _load_official(name: str, path: Path) -> Dataset:
+    form, read, where = _find(name, path)
+    names = _read_names(name, form, read, where)
     splits, counts = [], {}
-    for files in (form.train, form.test):
-        parts = [_part(read(file), f"{where}/{file}", binary, bool(form.coarse_names)) for file in files]
-        counts |= {file: len(part[0]) for file, part in zip(files, parts)}
-        images = np.concatenate([part[0] for part in parts])
-        labels = np.concatenate([part[1] for part in parts])
-        columns = {}
-        if form.coarse_names:
-            groups = np.concatenate([part[2] for part in parts])
-            if groups.max() >= len(coarse):
-                raise ArchiveError(f"{where} has superclass {groups.max()}, but names only {len(coarse)}")
-            columns["superclass"] = np.array(coarse)[groups]
-        if labels.max() >= len(names):
-            raise ArchiveError(f"{where} has label {labels.max()}, but names only {len(names)} classes")
-        splits.append(Split(_pictures(images), labels, columns))
+    for files in (form.train, (form.test,)):
+        parts = [_read_part(name, form, read(file), f"{where}/{file}") for file in files]
+        counts |= {file: len(pixels) for file, (pixels, _) in zip(files, parts)}
+        pixels = np.concatenate([pixels for pixels, _ in parts])
+        labels = np.concatenate([labels for _, labels in parts], axis=1)  # the class, and CIFAR-100's superclass
+        for what, ids, known in zip(("label", "superclass"), labels, names):
+            if ids.max() >= len(known):
+                kind = "classes" if what == "label" else "superclasses"
+                raise ArchiveError(f"{where} has {what} {ids.max()}, but names only {len(known)} {kind}")
+        columns = {"superclass": np.array(names[1])[labels[1]]} if len(labels) > 1 else {}
+        images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))  # planes to pixels
+        splits.append(Split(images, labels[0], columns))
     _check_counts(form, counts, where)
-    return Dataset(name, splits[0], splits[1], len(names), names)
+    return Dataset(name, splits[0], splits[1], len(names[0]), names[0])
 
 
 def _find(name: str, path: Path) -> tuple[_Form, Callable[[str], bytes], str]:
@@ -110,47 +120,62 @@ def _find(name: str, path: Path) -> tuple[_Form, Callable[[str], bytes], str]:
     if path.is_file() and is_tar(path):
         contents = {PurePosixPath(file).name: data for file, data in read_tar(path, _LIMITS)}
         for form in forms:
-            if form.test[0] in contents:
-                missing = [file for file in form.files if file not in contents]
+            if form.test in contents:
+                missing = [file for file in (*form.train, *form.names) if file not in contents]
                 if missing:
                     raise ArchiveError(f"{path} lacks {missing[0]}")
                 return form, contents.__getitem__, str(path)
-        raise ArchiveError(f"{path} holds neither {forms[0].test[0]} nor {forms[1].test[0]}: it is not {name}")
+        raise ArchiveError(f"{path} holds neither {forms[0].test} nor {forms[1].test}: it is not {name}")
     for folder, form in [(path, form) for form in forms] + [(path / form.folder, form) for form in forms]:
-        if (folder / form.test[0]).is_file():
-            missing = [file for file in form.files if not (folder / file).is_file()]
+        if (folder / form.test).is_file():
+            missing = [file for file in (*form.train, *form.names) if not (folder / file).is_file()]
             if missing:
                 raise DatasetNotFoundError(f"{folder} lacks {missing[0]}; {name} can be had at {HOME}")
             return form, lambda file, folder=folder: (folder / file).read_bytes(), str(folder)
     for form in forms:
         if (path / form.archive).is_file():
             return _find(name, path / form.archive)
-    looked = ", ".join(f"{form.folder}/{form.test[0]}, {form.archive}" for form in forms)
+    looked = ", ".join(f"{form.folder}/{form.test}, {form.archive}" for form in forms)
     raise DatasetNotFoundError(f"{name} is not in {path}: looked for {looked}; it can be had at {HOME}")
 
 
-def _part(
-    contents: bytes, name: str, binary: bool, fine: bool
-) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
-    """One file: pixels [n, 3072], labels [n], superclasses [n] (zeros for CIFAR-10)."""
-    if binary:
-        before = 2 if fine else 1  # CIFAR-100: the superclass, then the class
-        records = byte_records(contents, before + _PIXELS, name)
-        return records[:, before:], records[:, before - 1].astype(np.int32), records[:, 0].astype(np.int32)
-    data = safe_unpickle(contents, name)
-    keys = ("data", "fine_labels", "coarse_labels") if fine else ("data", "labels")
-    if not isinstance(data, dict) or any(key not in data for key in keys):
-        raise ArchiveError(f"{name} is no CIFAR batch: it lacks one of {', '.join(keys)}")
+def _read_names(name: str, form: _Form, read: Callable[[str], bytes], where: str) -> list[tuple[str, ...]]:
+    """The names of the classes, and of CIFAR-100's superclasses."""
+    if form.binary:
+        found = [as_text(read(file)).splitlines() for file in form.names]
+    else:
+        meta, found = read_pickle(read(form.names[0]), f"{where}/{form.names[0]}"), []
+        for key in _NAME_KEYS[name]:
+            names = meta.get(key) if isinstance(meta, dict) else None
+            if not isinstance(names, list) or not names:
+                raise ArchiveError(f"{where} is no CIFAR data set: its names have no {key}")
+            found.append(names)
+    return [tuple(as_text(one).strip() for one in names if as_text(one).strip()) for names in found]
+
+
+def _read_part(name: str, form: _Form, contents: bytes, where: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """One file: pixels [n, 3072], and labels [1, n], or for CIFAR-100 [2, n] with the superclasses second."""
+    keys = _KEYS[name]
+    if form.binary:
+        record = len(keys) + _PIXELS
+        if len(contents) == 0 or len(contents) % record:
+            size = f"{len(contents)} bytes is no whole number of {record}-byte records"
+            raise ArchiveError(f"{where} is cut off or damaged: {size}")
+        records = np.frombuffer(contents, dtype=np.uint8).reshape(-1, record)
+        return records[:, len(keys) :], records[:, : len(keys)].T[::-1].astype(np.int32)
+    data = read_pickle(contents, where)
+    if not isinstance(data, dict) or any(key not in data for key in ("data", *keys)):
+        raise ArchiveError(f"{where} is no CIFAR batch: it lacks one of data, {', '.join(keys)}")
     pixels = data["data"]
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (_PIXELS,):
-        raise ArchiveError(f"{name} is no CIFAR batch: its data are not uint8 [n, {_PIXELS}]")
+    if not isinstance(pixels, np.ndarray) or pixels.shape[1:] != (_PIXELS,):
+        raise ArchiveError(f"{where} is no CIFAR batch: its data are not uint8 [n, {_PIXELS}]")
     labels = []
-    for key in keys[1:]:
+    for key in keys:
         values = np.asarray(data[key])
         if values.shape != (len(pixels),) or values.dtype.kind not in "iu" or len(values) == 0 or values.min() < 0:
-            raise ArchiveError(f"{name} is no CIFAR batch: its {key} are not {len(pixels)} classes")
+            raise ArchiveError(f"{where} is no CIFAR batch: its {key} are not {len(pixels)} classes")
         labels.append(values.astype(np.int32))
-    return pixels, labels[0], labels[-1]
+    return pixels, np.stack(labels)
 
 
 def _check_counts(form: _Form, counts: dict[str, int], where: str) -> None:
@@ -159,7 +184,7 @@ def _check_counts(form: _Form, counts: dict[str, int], where: str) -> None:
     If any file has its official number of images, all must. A smaller data set in this format has no official numbers,
     but its training files must be of one length.
     """
-    official = dict.fromkeys(form.train, 50_000 // len(form.train)) | dict.fromkeys(form.test, 10_000)
+    official = dict.fromkeys(form.train, 50_000 // len(form.train)) | {form.test: 10_000}
     if all(counts[file] != official[file] for file in official):
         official = dict.fromkeys(form.train, max(counts[file] for file in form.train))
     for file, count in official.items():
@@ -168,13 +193,36 @@ def _check_counts(form: _Form, counts: dict[str, int], where: str) -> None:
             raise ArchiveError(f"{where}/{file} is cut off or damaged: it has {have}")
 
 
-def _names(meta: object, key: str, where: str) -> tuple[str, ...]:
-    names = meta.get(key) if isinstance(meta, dict) else None
-    if not isinstance(names, list) or not names:
-        raise ArchiveError(f"{where} is no CIFAR data set: its names have no {key}")
-    return text_lines(names)
+# -- pictures ---------------------------------------------------------------------------------------------------------
 
 
-def _pictures(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Rows of 1,024 reds, greens and blues as images [n, 32, 32, 3]."""
-    return np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+def _load_pictures(name: str, path: Path) -> Dataset:
+    """CIFAR from class folders; its name says that the pixels went through another encoding."""
+    dataset, classes = load_folder(path), int(name.removeprefix("cifar"))
+    if dataset.num_classes != classes:
+        raise DataError(f"{path} has {dataset.num_classes} class folders where {name} has {classes} classes")
+    if dataset.example_shape != (32, 32, 3):
+        raise DataError(f"{path} has images of shape {dataset.example_shape} where {name} has (32, 32, 3)")
+    return replace(dataset, name=f"CIFAR-{classes} ({_picture_kind(path)})")
+
+
+def _picture_kind(path: Path) -> str | None:
+    """`JPEG` or `PNG` if there are class folders of such pictures, None for anything else, by the first names."""
+    for name in map(PurePosixPath, _first_names(path)):
+        kind = _PICTURES.get(name.suffix.lower())
+        if kind is not None and len(name.parts) >= 2:
+            return kind
+    return None
+
+
+def _first_names(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        for folder in [path / "train", path]:
+            for child in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if child.is_dir():
+                    yield from (f"{child.name}/{file.name}" for file in sorted(child.iterdir())[:3])
+    elif path.is_file() and is_tar(path):
+        for number, (name, _) in enumerate(read_tar(path)):
+            if number >= 3 or PurePosixPath(name).suffix in ("", ".bin"):  # the official files: large, and no pictures
+                return
+            yield name

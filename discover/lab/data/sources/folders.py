@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -14,50 +13,14 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import BadImageError, DataError, DatasetNotFoundError, check_choice
-from discover.lab.data.images.cache import content_key, default_cache_dir, read_cache, write_cache
-from discover.lab.data.images.decoding import decode_many
-from discover.lab.data.images.image_rows import FileReader
-from discover.lab.data.images.rows import Rows
-from discover.lab.data.sources.archives import Limits, is_tar, read_tar
+from discover.lab.data.images.cache import default_cache_dir, kept
+from discover.lab.data.images.decoding import Decoded, decode_many, is_image
+from discover.lab.data.lazy_examples import LazyExamples
+from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
 
 PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 MAX_BYTES = 64 << 30
 _VERSION = 1  # of the cache's contents
-
-
-@dataclass(frozen=True, eq=False)
-class ImageFiles:
-    """The image files of one part of a data set, not yet read.
-
-    Attributes:
-        paths: where they are.
-        labels: int32 [n].
-        class_names: the name of each class.
-    """
-
-    paths: tuple[str, ...]
-    labels: NDArray[np.int32]
-    class_names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-
-def list_images(path: str | os.PathLike[str]) -> dict[str, ImageFiles]:
-    """The image files of a folder of class folders, by part: "train", and where there are, "test" and "validation".
-
-    Without a folder `train`, the class folders themselves are the part "train". Classes are in alphabetical order.
-
-    Raises:
-        DatasetNotFoundError: if there are no images in class folders.
-    """
-    root = Path(path)
-    placed = _place(name for name, _ in _walk(root))
-    names, parts = _arrange(placed, root)
-    return {
-        part: ImageFiles(tuple(str(root / name) for name in files), _labels(files, placed, names), names)
-        for part, files in parts.items()
-    }
 
 
 def load_folder(
@@ -73,7 +36,6 @@ def load_folder(
     test_fraction: float = 0.2,
     seed: int = 0,
     max_bytes: int = MAX_BYTES,
-    limits: Limits | None = None,
     lazy: bool = False,
 ) -> Dataset:
     """A data set from class folders of images, decoded into memory.
@@ -88,16 +50,16 @@ def load_folder(
         channels: 3 for color, 1 for gray.
         on_bad_image: "error" to stop at an image that cannot be read, "skip" to leave it out, with a warning that says
             how many and which.
-        workers: how many processes decode; as many as there are cores if absent.
+        workers: how many threads decode; as many as there are cores if absent.
         progress: whether to show a progress bar; only on a terminal if absent.
         cache_dir: where decoded images are kept (`default_cache_dir` if absent), under a digest of the files' contents.
         cache: whether they are kept at all.
         test_fraction: the share to hold out where there is no test split.
         seed: of what is held out.
-        max_bytes: the most memory that decoded images may take; beyond it, stream them (`discover.lab.data.batches.streaming`).
-        limits: what a tar may unpack to.
-        lazy: only list the files of a folder, and decode an image when it is asked for (`Rows`): for
-            a host that needs some of them only. A tar is read whole. Not with on_bad_image="skip", which must open all.
+        max_bytes: the most memory that decoded images may take.
+        lazy: only list the files of a folder, and decode an image when it is asked for (`LazyExamples`): for data
+            larger than memory, or a host that needs some of it only. A tar is read whole. Not with on_bad_image="skip",
+            which must open all.
 
     Raises:
         DatasetNotFoundError: if there are no images in class folders.
@@ -108,34 +70,32 @@ def load_folder(
     path = Path(path)
     if not path.exists():
         raise DatasetNotFoundError(f"there is no {path}: looked for class folders (train/<class>/*) or a tar of them")
+    if not path.is_dir() and not is_tar(path):
+        raise DataError(f"{path} is neither a folder nor a tar (.tar, .tar.gz, .tar.xz)")
+    decoding = {"size": image_size, "channels": channels, "workers": workers}
+    options = {"version": _VERSION, "image_size": image_size, "channels": channels}
+    folder = None if not cache else default_cache_dir() if cache_dir is None else Path(cache_dir)
+    files = list(_walk(path)) if path.is_dir() else [(path.name, path)]
     if lazy and path.is_dir():
         if on_bad_image == "skip":
             raise DataError("on_bad_image='skip' must open all images; with lazy=True give 'error'")
-        kept_in = Path(cache_dir) if cache_dir is not None else default_cache_dir()
-        return _listed(path, image_size, channels, workers, kept_in if cache else None, test_fraction, seed)
-    options = {"version": _VERSION, "image_size": image_size, "channels": channels}
-    folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
-    key = content_key(options, [(path.name, path)] if path.is_file() else _walk(path)) if cache else ""
-    arrays = read_cache(folder, key) if cache else None
-    if arrays is None:
-        files = _tar_files(path, limits) if path.is_file() else _folder_files(path)
-        total = None if path.is_file() else sum(1 for _ in _walk(path))
-        arrays = _decode(files, total, path, image_size, channels, on_bad_image, workers, progress, max_bytes)
-        if cache:
-            write_cache(folder, key, arrays)
-    return _assemble(arrays, path, on_bad_image, test_fraction, seed)
+        placed = _place(name for name, _ in files)
+        names, parts = _arrange(placed, path)
+        splits = {}
+        for part, listed in parts.items():
+            images = _lazy_images([path / name for name in listed], path, decoding, options | {"kind": "rows"}, folder)
+            splits[part] = Split(images, _labels(listed, placed, names))
+        return _with_test(path.name, splits, names, test_fraction, seed)
+
+    def read() -> dict[str, NDArray]:
+        found = files if path.is_dir() else (file for file in read_tar(path) if is_image(file[0]))
+        shown = _shown(decode_many(found, **decoding), len(files) if path.is_dir() else None, path, progress)
+        return _collect(shown, path, on_bad_image, max_bytes)
+
+    return _assemble(kept(folder, options, files, read), path, on_bad_image, test_fraction, seed)
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------
-
-
-def _is_image(name: str) -> bool:
-    from PIL import Image
-
-    path = PurePosixPath(name)
-    form = Image.registered_extensions().get(path.suffix.lower())
-    # Some formats (PDF) can be written only. MPO has no opener of its own: the JPEG opener reads it.
-    return (form in Image.OPEN or form == "MPO") and not path.name.startswith(".")
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path]]:
@@ -158,24 +118,8 @@ def _walk(root: Path) -> Iterator[tuple[str, Path]]:
                 subfolders.remove(name)
             else:
                 above[inner] = (*led, real)
-        found += [((here / file).relative_to(root).as_posix(), here / file) for file in files if _is_image(file)]
+        found += [((here / file).relative_to(root).as_posix(), here / file) for file in files if is_image(file)]
     return iter(sorted(found))
-
-
-def _folder_files(root: Path) -> Iterator[tuple[str, bytes | str]]:
-    """The image files: (name, contents), or (name, why they cannot be read), which is one bad image among others."""
-    for name, path in _walk(root):
-        try:
-            contents = path.read_bytes()
-        except OSError as error:
-            contents = error.strerror or str(error) or type(error).__name__
-        yield name, contents
-
-
-def _tar_files(path: Path, limits: Limits | None) -> Iterator[tuple[str, bytes | str]]:
-    if not is_tar(path):
-        raise DataError(f"{path} is neither a folder nor a tar (.tar, .tar.gz, .tar.xz)")
-    return ((name, contents) for name, contents in read_tar(path, limits) if _is_image(name))
 
 
 def _place(names: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -221,107 +165,96 @@ def _labels(files: list[str], placed: dict[str, tuple[str, str]], names: tuple[s
     return np.array([ids[placed[file][1]] for file in files], dtype=np.int32)
 
 
-# -- decoding ---------------------------------------------------------------------------------------------------------
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _decode(
-    files: Iterator[tuple[str, bytes | str]],
-    total: int | None,
-    where: Path,
-    image_size: int | None,
-    channels: int,
-    on_bad_image: str,
-    workers: int | None,
-    progress: bool | None,
-    max_bytes: int,
-) -> dict[str, NDArray]:
-    """All images, as arrays to keep: pixels [n, H, W, C], names [n], and the names of and reasons for the
-    unreadable."""
-    names: list[str] = []
-    images: list[NDArray[np.uint8]] = []
-    bad: list[str] = []
-    reasons: list[str] = []
+def _collect(decoded: Iterable[Decoded], where: Path, on_bad_image: str, max_bytes: int) -> dict[str, NDArray]:
+    """All images, as arrays to keep: pixels [n, H, W, C], names [n], the names of and reasons for the unreadable."""
+    images: dict[str, NDArray[np.uint8]] = {}
+    bad: dict[str, str] = {}
     held = 0
-    decoded = decode_many(files, size=image_size, channels=channels, workers=workers)
-    for name, result in _shown(decoded, total, where, progress):
+    for name, result in decoded:
         if isinstance(result, str):
-            if on_bad_image == "error":
-                raise BadImageError(f"{name} in {where} cannot be read: {result} (on_bad_image='skip' leaves such out)")
-            bad.append(name)
-            reasons.append(result)
+            bad[name] = result
+            _check_bad(bad, where, on_bad_image)
             continue
-        if images and result.shape != images[0].shape:
-            sizes = f"{_size(images[0])} ({names[0]}) and {_size(result)} ({name})"
-            raise DataError(f"images in {where} differ in size, {sizes}: give image_size=… to resize them all")
+        first = next(iter(images), name)
+        if images and result.shape != images[first].shape:
+            raise DataError(_differing(where, f"{_size(images[first])} ({first}) and {_size(result)} ({name})"))
         held += result.nbytes
         if held > max_bytes:
-            raise DataError(f"images in {where} take more than {max_bytes} bytes: stream them, or raise max_bytes")
-        names.append(name)
-        images.append(result)
+            raise DataError(f"images in {where} take more than {max_bytes} bytes: give lazy=True or a larger max_bytes")
+        images[name] = result
     if not images:
         raise DatasetNotFoundError(f"{where} has no readable images: looked for train/<class>/* and <class>/*")
-    pixels = np.empty((len(images), *images[0].shape), dtype=np.uint8)
-    for k, image in enumerate(images):
-        pixels[k] = image
-    return {"images": pixels, "names": np.array(names), "bad": np.array(bad, "U"), "reasons": np.array(reasons, "U")}
+    return {
+        "images": np.stack(list(images.values())),
+        "names": np.array(list(images)),
+        "bad": np.array(list(bad), "U"),
+        "reasons": np.array(list(bad.values()), "U"),
+    }
+
+
+def _lazy_images(paths: list[Path], where: Path, decoding: dict, options: dict, folder: Path | None) -> LazyExamples:
+    """Images that are decoded when they are asked for; `folder` is where those are kept that are held."""
+
+    def read(numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
+        images = np.empty((len(numbers), *shape), np.uint8)
+        for row, (name, image) in enumerate(decode_many(((str(paths[n]), paths[n]) for n in numbers), **decoding)):
+            if isinstance(image, str):
+                raise BadImageError(f"{name} cannot be read: {image}")
+            if image.shape != shape:
+                raise DataError(_differing(where, f"{shape[1]}×{shape[0]} ({paths[0]}) and {_size(image)} ({name})"))
+            images[row] = image
+        return images
+
+    def read_to_hold(numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
+        files = ((str(paths[n]), paths[n]) for n in numbers)
+        return kept(folder, options, files, lambda: {"images": read(numbers)})["images"]
+
+    if decoding["size"] is not None:
+        shape = (decoding["size"], decoding["size"], decoding["channels"])
+    else:
+        name, first = next(decode_many([(str(paths[0]), paths[0])], **decoding))
+        if isinstance(first, str):
+            raise BadImageError(f"{name} cannot be read: {first}")
+        shape = first.shape
+    return LazyExamples(read, shape, np.uint8, np.arange(len(paths)), read_to_hold)
 
 
 def _size(image: NDArray[np.uint8]) -> str:
     return f"{image.shape[1]}×{image.shape[0]}"
 
 
-def _shown(decoded: Iterator, total: int | None, where: Path, progress: bool | None) -> Iterator:
+def _differing(where: Path, sizes: str) -> str:
+    return f"images in {where} differ in size, {sizes}: give image_size=… to resize them all"
+
+
+def _check_bad(bad: dict[str, str], where: Path, on_bad_image: str) -> None:
+    if bad and on_bad_image == "error":
+        name, reason = next(iter(bad.items()))
+        raise BadImageError(f"{name} in {where} cannot be read: {reason} (on_bad_image='skip' leaves such out)")
+
+
+def _shown(decoded: Iterator[Decoded], total: int | None, where: Path, progress: bool | None) -> Iterable[Decoded]:
     """The same, with a progress bar on standard error where one is wanted."""
     if not (sys.stderr.isatty() if progress is None else progress):
-        yield from decoded
-        return
+        return decoded
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import track
 
-    columns = (TextColumn("decoding {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(where.name, total=total)
-        count = 0
-        for count, item in enumerate(decoded, 1):
-            yield item
-            if count % 64 == 0:
-                bar.update(task, completed=count)
-        bar.update(task, completed=count, total=count)
+    return track(decoded, f"decoding {where.name}", total, console=Console(stderr=True))
 
 
-def _listed(
-    path: Path,
-    image_size: int | None,
-    channels: int,
-    workers: int | None,
-    cache_dir: Path | None,
-    test_fraction: float,
-    seed: int,
-) -> Dataset:
-    """The data set whose images are read when they are asked for: the examples and their order are `_assemble`'s."""
-    listed, splits = list_images(path), {}
-    for part, files in listed.items():
-        reader = FileReader(files.paths, image_size, channels, workers=workers, cache_dir=cache_dir)
-        splits[part] = Split(Rows(reader, np.arange(len(files))), files.labels)
-    return _with_test(path.name, splits, listed["train"].class_names, test_fraction, seed)
-
-
-def _with_test(name: str, splits: dict[str, Split], names: tuple[str, ...], test_fraction: float, seed: int) -> Dataset:
-    """The data set of these parts; without a test part, a stratified share of the training part is held out."""
-    if "test" not in splits:
-        train, test = stratified_split(splits["train"].labels, test_fraction, seed)
-        splits["train"], splits["test"] = splits["train"].subset(train), splits["train"].subset(test)
-    return Dataset(name, splits["train"], splits["test"], len(names), names, splits.get("validation"))
+# -- the whole --------------------------------------------------------------------------------------------------------
 
 
 def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_fraction: float, seed: int) -> Dataset:
     """The data set from what was decoded, or kept."""
-    bad = arrays["bad"].tolist()
-    if bad and on_bad_image == "error":
-        reason = arrays["reasons"][0]
-        raise BadImageError(f"{bad[0]} in {where} cannot be read: {reason} (on_bad_image='skip' leaves such out)")
+    bad = dict(zip(arrays["bad"].tolist(), arrays["reasons"].tolist()))
+    _check_bad(bad, where, on_bad_image)  # what was kept is no way around the error
     if bad:
-        some = ", ".join(bad[:5]) + (", …" if len(bad) > 5 else "")
+        some = ", ".join(list(bad)[:5]) + (", …" if len(bad) > 5 else "")
         share = f"{len(bad)} of {len(bad) + len(arrays['names'])}"
         warnings.warn(f"skipped {share} images in {where} that cannot be read: {some}", stacklevel=4)
     rows = {name: k for k, name in enumerate(arrays["names"].tolist())}
@@ -337,10 +270,16 @@ def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_f
         if not files:
             raise BadImageError(f"the {part} part of {where} has no image that can be read: mend or remove it")
         order = np.array([rows[file] for file in files])
-        ordered = np.array_equal(order, np.arange(order[0], order[0] + len(order)))
-        pixels = arrays["images"][order[0] : order[0] + len(order)] if ordered else arrays["images"][order]
+        in_order = np.array_equal(order, np.arange(order[0], order[0] + len(order)))  # then a view is enough
+        pixels = arrays["images"][order[0] : order[0] + len(order)] if in_order else arrays["images"][order]
         splits[part] = Split(pixels, _labels(files, placed, names))
-    name = where.name
-    for suffix in (".tar.gz", ".tar.xz", ".tar.bz2", ".tar", ".tgz", ".txz"):
-        name = name.removesuffix(suffix)
-    return _with_test(name, splits, names, test_fraction, seed)
+    ending = next((suffix for suffix in TAR_SUFFIXES if where.name.lower().endswith(suffix)), "")
+    return _with_test(where.name[: len(where.name) - len(ending)], splits, names, test_fraction, seed)
+
+
+def _with_test(name: str, splits: dict[str, Split], names: tuple[str, ...], test_fraction: float, seed: int) -> Dataset:
+    """The data set of these parts; without a test part, a stratified share of the training part is held out."""
+    if "test" not in splits:
+        train, test = stratified_split(splits["train"].labels, test_fraction, seed)
+        splits["train"], splits["test"] = splits["train"].subset(train), splits["train"].subset(test)
+    return Dataset(name, splits["train"], splits["test"], len(names), names, splits.get("validation"))

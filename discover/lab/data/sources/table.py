@@ -1,25 +1,49 @@
-"""Where data comes from: `load("digits")`, and the same call for everything else."""
+"""Where data comes from: the table of sources, and `load`, which reads it.
+
+A source is one function that returns a `Dataset`, and one entry below; what it can be told is its signature. Instead of
+a name of the table, `module:function` stands for a user's own.
+"""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
-from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
+from discover.lab.data.dataset import Dataset
+from discover.lab.data.entries import Made, find
+from discover.lab.data.errors import DataError, check_choice
+from discover.registry import Table
 
-from discover.lab.data.dataset import Dataset, Split, stratified_split
-from discover.lab.data.errors import DataError, DatasetNotFoundError, check_choice
-from discover.lab.data.sources.arrays import load_npz
-from discover.lab.data.sources.cifar import load_cifar
-from discover.lab.data.sources.cifar_images import load_cifar_images, picture_kind
-from discover.lab.data.sources.folders import load_folder
+
+@dataclass(frozen=True)
+class Source(Made):
+    """One source of the table.
+
+    Attributes:
+        name: as it is typed.
+        factory: `module:function`; `function(…) -> Dataset`.
+        description: one line.
+    """
+
+
+SOURCES: Table[Source] = Table(
+    "data source",
+    (
+        Source("digits", "discover.lab.data.sources.digits:load_digits", "1,797 handwritten digits, embedded"),
+        Source("cifar10", "discover.lab.data.sources.cifar:cifar10", "CIFAR-10, official files or class folders"),
+        Source("cifar100", "discover.lab.data.sources.cifar:cifar100", "CIFAR-100, official files or class folders"),
+        Source("folder", "discover.lab.data.sources.folders:load_folder", "class folders of images, or a tar of them"),
+        Source("npz", "discover.lab.data.sources.npz:load_npz", "plain arrays, with any further column"),
+    ),
+    from_path=lambda path: Source(path, path, "your own"),
+)
+"""Every source of data; `SOURCES.add` takes more."""
 
 
 def load(
-    source: str = "digits", path: str | os.PathLike[str] | None = None, *, lazy: bool = False, **options
+    source: str = "digits", path: str | os.PathLike[str] | None = None, *, lazy: bool = False, **options: Any
 ) -> Dataset:
     """The data set of a source, by name.
 
@@ -29,6 +53,7 @@ def load(
     | "cifar10", "cifar100" | official files (binary, Python), or class folders of pictures | archive or folder | |
     | "folder" | class folders of images, or a tar of them | folder or tar | those of `load_folder` |
     | "npz" | plain arrays | file | `test_fraction`, `seed` |
+    | "module:function" | your own `function(…) -> Dataset` | if it takes one | its own |
 
     Without a path, CIFAR is looked for in `$DISCOVER_DATA`, else in `.data`.
 
@@ -38,9 +63,6 @@ def load(
         lazy: read images when they are asked for, from the sources that can: folders, and uncompressed `.npz` files.
         options: passed on to the source.
 
-    Returns:
-        A `Dataset`, in memory.
-
     Raises:
         DatasetNotFoundError: if the files are not there; it says what was looked for, and where it can be had.
         DataError: if the source, an option or the data is not as it must be.
@@ -48,72 +70,20 @@ def load(
     >>> load("digits").train
     Split(1438 examples, images uint8[8, 8, 1])
     """
-    check_choice("data source", source, SOURCES)
-    read = SOURCES[source]
-    known = [p.name for p in inspect.signature(read).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    if "lazy" in known:
-        known.remove("lazy")
-        read = functools.partial(read, lazy=lazy)
-    for option in options:
-        if not known:
+    entry = find(SOURCES, source)
+    if path is not None:
+        options["path"] = path
+    if lazy and "lazy" in entry.arguments:
+        options["lazy"] = True
+    anything = any(one.kind is one.VAR_KEYWORD for one in inspect.signature(entry.make).parameters.values())
+    for option in () if anything else options:
+        if not entry.arguments:
             raise DataError(f"source {source!r} takes no options, got {option!r}")
-        check_choice(f"option of source {source!r}", option, known)
-    if source == "digits":
-        if path is not None:
-            raise DataError(f"source 'digits' is embedded and takes no path, got {str(path)!r}")
-        return digits(**options)
-    if path is None and source in ("folder", "npz"):
-        raise DataError(f"source {source!r} needs path=…")
-    return read(data_dir() if path is None else path, **options)
-
-
-def data_dir() -> Path:
-    """Where data sets are looked for when no path is given: `$DISCOVER_DATA`, else `.data` in the current folder."""
-    return Path(os.environ.get("DISCOVER_DATA") or ".data")
-
-
-def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """1,797 real handwritten digits of 8×8 pixels, embedded in scikit-learn: no download.
-
-    Pixel values 0…16 are stretched to 0…255. There is no official test split: a stratified fifth is held out.
-    """
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    images = np.rint(np.asarray(pixels).reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    everything = Split(images, np.asarray(labels).astype(np.int32))
-    train, test = stratified_split(everything.labels, test_fraction, seed)
-    return Dataset("digits", everything.subset(train), everything.subset(test), 10)
-
-
-def cifar10(path: str | os.PathLike[str]) -> Dataset:
-    """CIFAR-10: 60,000 images of 32×32 pixels in 10 classes, in an official form or as class folders of pictures."""
-    return _cifar("cifar10", Path(path))
-
-
-def cifar100(path: str | os.PathLike[str]) -> Dataset:
-    """CIFAR-100: 60,000 images of 32×32 pixels in 100 classes; with 20 superclasses in the official forms."""
-    return _cifar("cifar100", Path(path))
-
-
-def _cifar(name: str, path: Path) -> Dataset:
-    """The official files where they are; else class folders of pictures, in a folder or a tar."""
-    if path.is_dir():
-        try:
-            return load_cifar(name, path)
-        except DatasetNotFoundError:
-            kind = picture_kind(path)
-            if kind is None:
-                raise
-    else:
-        kind = picture_kind(path)
-    return load_cifar(name, path) if kind is None else load_cifar_images(name, path, kind)
-
-
-SOURCES: dict[str, Callable[..., Dataset]] = {
-    "digits": digits,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "folder": load_folder,
-    "npz": load_npz,
-}
+        check_choice(f"option of source {source!r}", option, entry.arguments)
+    for option in entry.required:
+        if option not in options:
+            raise DataError(f"source {source!r} needs {option}=…")
+    dataset = entry.make(**options)
+    if not isinstance(dataset, Dataset):
+        raise DataError(f"source {source!r} must return a discover.lab.data.Dataset, got {type(dataset).__name__}")
+    return dataset

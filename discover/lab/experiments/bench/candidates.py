@@ -19,13 +19,12 @@ from discover.lab.experiments.run.build import (
     build_members,
     build_network_for,
     build_plan,
-    build_programs,
-    drawer,
     traced_names,
 )
-from discover.lab.experiments.run.prepare import build_prepare
-from discover.lab.training.loop import pad
-from discover.lab.training.program import Members, Programs
+from discover.lab.experiments.run.prepare_examples import build_prepare
+from discover.lab.experiments.run.programs import build_programs
+from discover.lab.training.feed import draw_batches
+from discover.lab.training.programs import Members, Programs
 from discover.lab.training.step import StepBatch
 
 BASELINE = "momentum"
@@ -97,7 +96,7 @@ def prepare_step(config: Config, dataset: Dataset, steps: int) -> PreparedStep:
     plan = build_plan(config, dataset, 0)
     programs = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
     arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
-    return PreparedStep(programs, arguments, pad(drawer([plan])(0, steps), steps), len(plan.probs))
+    return PreparedStep(programs, arguments, draw_batches([plan], 0, steps, steps), len(plan.probs))
 
 
 def prepare_candidate(config: Config, dataset: Dataset, steps: int) -> Candidate:

@@ -22,9 +22,9 @@ from discover.lab.diagnostics.gradients import GradientRows, last_layer, project
 from discover.lab.diagnostics.variance import Estimate, estimate, gram_matrix
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import build_network_for
-from discover.lab.experiments.run.prepare import build_prepare
+from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.models import Network
-from discover.lab.training.program import init_key, step_key
+from discover.lab.training.programs import init_key, step_key
 from discover.lab.training.step import StepBatch, TrainState, make_step
 
 __all__ = ["PIECE", "DiagnosisOptions", "GradientSample", "judgeable", "shares"]
@@ -63,7 +63,7 @@ class GradientSample:
 
     Args:
       config: the model, the batches and the label noise.
-      dataset: its training images may be `discover.lab.data.images.rows.Rows`.
+      dataset: its training images may be `discover.lab.data.LazyExamples`.
       options: how much is measured.
     """
 
@@ -130,14 +130,14 @@ class GradientSample:
             noise=self.noise,
         )
         tx = optim.momentum(options.warmup_learning_rate, 0.9)
-        step = make_step(self.network.apply, lambda hyper: tx, self._prepare, merge_groups=True)
+        step = make_step(self.network.apply, self._prepare, merge_groups=True)
         key = step_key(options.seed)
 
         @jax.jit
         def train(state: TrainState, batches: StepBatch, images: jax.Array, first: Any, count: Any) -> TrainState:
             def body(i: jax.Array, state: TrainState) -> TrainState:
                 batch = jax.tree.map(lambda a: a[i], batches)
-                return step(state, {}, key, first + i, batch, images)[0]
+                return step(tx, state, key, first + i, batch, images)[0]
 
             return jax.lax.fori_loop(0, count, body, state)
 

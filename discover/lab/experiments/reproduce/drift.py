@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discover import DiscoverState
 from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import (
@@ -21,15 +22,12 @@ from discover.lab.experiments.run.build import (
     build_members,
     build_network_for,
     build_plan,
-    build_programs,
-    drawer,
-    program_key,
     total_steps,
     traced_names,
 )
-from discover.lab.training.placement import Placement
-from discover.lab.training.program import Members, Programs
-from discover.rule import DiscoverState
+from discover.lab.experiments.run.programs import shared_programs
+from discover.lab.training.devices import Devices
+from discover.lab.training.feed import draw_batches
 
 __all__ = ["drift_of", "measure_drift"]
 
@@ -57,20 +55,18 @@ def measure_drift(
     names = traced_names(config, [member])
     steps = total_steps(config, dataset)
     plan = build_plan(config, dataset, member.seed)
-    shared, key = {} if programs is None else programs, program_key(config, names, plan.probs)
-    if key not in shared:
-        shared[key] = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
-    own: Programs = shared[key]
-    placement = Placement()
-    members = Members(*placement.members(tuple(build_members(config, [member], names, steps)[0])))
-    images, draw = placement.data(dataset.train.images), drawer([plan])
+    devices, shared = Devices(), {} if programs is None else programs
+    network = build_network_for(config, dataset)
+    own = shared_programs(shared, config, dataset, network, names, plan.probs, devices)
+    members = devices.put_everywhere(build_members(config, [member], names, steps)[0])
+    images = devices.put_training_examples(dataset.train.images)
     measure = jax.jit(lambda opt_state: drift_of(opt_state, plan.probs))
     state, lines = own.start(members), []
     size = own.steps_per_dispatch
     for first in range(0, steps, size):
         check_time()
         count = min(size, steps - first)
-        batches = placement.batches(draw(first, size))
+        batches = devices.put_batches(draw_batches([plan], first, count, size), dataset.train.images)
         state, metrics = own.advance(state, members, batches, images, first, count)
         loss = float(np.mean(np.asarray(metrics.loss)[:count]))
         drift = float(measure(jax.tree.map(lambda x: x[0], state.opt_state)))

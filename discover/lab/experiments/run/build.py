@@ -1,10 +1,9 @@
-"""From a configuration to the pieces of a run: data, clusters, batches, network, optimizer, programs."""
+"""From a configuration to the pieces of a run: data, clusters, batches, network, optimizer, members."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import discover as optim
+from discover.gpu import device
 from discover.lab.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
 from discover.lab.experiments.config.config import (
     CLUSTERED,
@@ -23,19 +23,10 @@ from discover.lab.experiments.config.config import (
     check_hyperparameter,
     check_length,
 )
-from discover.lab.experiments.run.prepare import build_prepare
 from discover.lab.models import Network, build_network, conv_as_matmul
-from discover.lab.training.devices import (
-    MeshModelPrograms,
-    MeshPlacement,
-    MeshPrograms,
-    evaluate_over_devices,
-    optimizer_over_devices,
-)
-from discover.lab.training.evaluate import make_evaluate
-from discover.lab.training.program import Members, ModelPrograms, Programs
-from discover.lab.training.schedule import schedule
-from discover.lab.training.step import Hyper, StepBatch, make_step
+from discover.lab.training.learning_rate import schedule
+from discover.lab.training.programs import Members
+from discover.lab.training.step import Hyper
 
 SMALL_MODEL = 3_000_000
 """Parameters up to which all members train at once unless the configuration says otherwise."""
@@ -106,8 +97,6 @@ def build_plan(config: Config, dataset: Dataset, seed: int, cluster_names: Seque
 def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None = None) -> Clustering:
     """The clusters of the training split."""
     clusters = config.clusters
-    if clusters.by == "workers":
-        return replace(Clustering.single(len(dataset.train)), names=(f"worker {jax.process_index()}",))
     return cluster(
         dataset,
         clusters.by,
@@ -150,7 +139,7 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
     kind = model.convolution
     if kind == "auto":
         grouped = config.optimizer.name in CLUSTERED and config.batches.groups > 1
-        kind = "matmul" if jax.default_backend() == "cpu" else "grouped" if grouped else "lax"
+        kind = "matmul" if device.is_cpu() else "grouped" if grouped else "lax"
     convolutions = {"lax": None, "grouped": optim.grouped_conv_general_dilated, "matmul": conv_as_matmul}
     try:
         return build_network(
@@ -235,88 +224,16 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper
     return make
 
 
-def build_model_programs(
-    config: Config, dataset: Dataset, network: Network, placement: MeshPlacement | None = None
-) -> ModelPrograms:
-    """The compiled programs that do not depend on the optimizer; ``placement`` is for several devices."""
-    scale = build_prepare(config, dataset)[1]
-    if placement is not None:
-        judge = evaluate_over_devices(network.apply, scale, placement.mesh, batch_size=config.training.eval_batch)
-        return MeshModelPrograms(placement, network.init, judge, member_mode=_member_mode(config))
-    evaluate = make_evaluate(network.apply, scale, batch_size=config.training.eval_batch)
-    return ModelPrograms(network.init, evaluate, member_mode=_member_mode(config))
-
-
-def build_programs(
-    config: Config,
-    dataset: Dataset,
-    network: Network,
-    probs: Sequence[float],
-    model_programs: ModelPrograms | None = None,
-    placement: MeshPlacement | None = None,
-) -> Programs:
-    """The compiled programs of a run; learning rates, seeds and lengths are their arguments.
-
-    ``placement`` spreads them over several devices.
-    """
-    if model_programs is None:
-        model_programs = build_model_programs(config, dataset, network, placement)
-    make_optimizer = optimizer_factory(config, probs)
-    merge_groups = config.optimizer.name not in CLUSTERED
-    if placement is not None:
-        dtype = config.optimizer.exchange_dtype
-        make_optimizer = optimizer_over_devices(
-            make_optimizer,
-            placement.mesh,
-            merge_groups=merge_groups,
-            clusters_per_device=clusters_per_device(config, placement.count, len(probs)),
-            exchange_dtype=None if dtype is None else jnp.dtype(dtype),
-        )
-    prepare, _ = build_prepare(config, dataset)
-    training, mode = config.training, _member_mode(config)
-    step = make_step(
-        network.apply,
-        make_optimizer,
-        prepare,
-        merge_groups=merge_groups,
-        group_mode=training.group_mode,
-        matrix_dtype=_matrix_dtype(config),
-        placement=placement,
-    )
-    make_programs = Programs if placement is None else partial(MeshPrograms, placement)
-    return make_programs(
-        model_programs,
-        make_optimizer,
-        step,
-        steps_per_dispatch=training.steps_per_dispatch,
-        member_mode=mode,
-    )
-
-
-def clusters_per_device(config: Config, devices: int, num_clusters: int) -> int:
-    """The most clusters that the groups of one device come from in a batch: as many gradients it has to send."""
-    batches = config.batches
-    each = batches.groups // devices
-    if batches.composition == "given":
-        return max(len(set(batches.given[first : first + each])) for first in range(0, len(batches.given), each))
-    return min(each, num_clusters)
-
-
-def _matrix_dtype(config: Config) -> Any:
-    """Half-precision gradients stay so until the update, where the model casts its weights before anything else."""
-    casts_first = config.model.name != "resnet"  # which standardizes them in float32
-    return jnp.dtype(config.model.dtype) if casts_first and config.model.dtype != "float32" else None
-
-
-def _member_mode(config: Config) -> str:
+def member_mode(config: Config) -> str:
+    """How members are computed: side by side, or on CPUs one after the other."""
     mode = config.training.member_mode
-    return mode if mode != "auto" else "map" if jax.default_backend() == "cpu" else "vmap"
+    return mode if mode != "auto" else "map" if device.is_cpu() else "vmap"
 
 
 def model_key(config: Config) -> str:
     """Says which configurations can share initial parameters and evaluation."""
     same = Config(data=replace(config.data, label_noise=0.0), model=config.model)  # labels are replaced on the host
-    training = {"training.eval_batch": config.training.eval_batch, "training.member_mode": _member_mode(config)}
+    training = {"training.eval_batch": config.training.eval_batch, "training.member_mode": member_mode(config)}
     # The same function for all optimizers: evaluation has no weight gradient to split.
     return f"model {same.with_values(training).to_json()}"
 
@@ -339,14 +256,3 @@ def program_key(config: Config, names: Sequence[str], probs: Sequence[float]) ->
     same = replace(same, clusters=ClustersConfig(by=by))
     own = repr(tuple(probs)) if config.optimizer.name in CLUSTERED else ""
     return f"{','.join(names)} {own} {same.to_json()}"
-
-
-def drawer(plans: Sequence[BatchPlan]) -> Callable[[int, int], StepBatch]:
-    """Returns ``draw(first, count)``: the plans' batches side by side, leaves [count, S, ...]."""
-
-    def draw(first: int, count: int) -> StepBatch:
-        drawn = [plan.batches(first, count) for plan in plans]
-        fields: Any = (np.stack(arrays, axis=1) for arrays in zip(*drawn))
-        return StepBatch(*fields)
-
-    return draw

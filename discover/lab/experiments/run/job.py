@@ -6,37 +6,22 @@ import contextlib
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from discover.lab import records
-from discover.lab.data import Dataset, Split
+from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.run.build import (
-    Member,
-    build_data,
-    build_members,
-    build_model_programs,
-    build_network_for,
-    build_plan,
-    build_programs,
-    clusters_per_device,
-    drawer,
-    in_parts,
-    model_key,
-    program_key,
-    total_steps,
-)
+from discover.lab.experiments.run.build import Member, build_members, build_network_for, in_parts, total_steps
 from discover.lab.experiments.run.directory import RunDirectory
+from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.experiments.run.results import RunResult, member_summaries, result_of
 from discover.lab.experiments.run.team import Team
 from discover.lab.training.checkpoint import Checkpoints
-from discover.lab.training.log import MemberLog
+from discover.lab.training.learning_rate import factor
 from discover.lab.training.loop import LoopData, LoopSettings, train
-from discover.lab.training.placement import Placement
-from discover.lab.training.program import Members, Programs
+from discover.lab.training.metrics import MemberLog
+from discover.lab.training.programs import Members
 from discover.lab.training.progress import Progress
-from discover.lab.training.schedule import factor
 from discover.lab.training.signals import StopRequest
 
 
@@ -61,33 +46,16 @@ class Job:
     ):
         self.config, self.everyone, self.explicit, self.names = config, everyone, explicit, names
         self.directory, self.progress, self.checkpoints, self.stack = directory, progress, checkpoints, stack
-        if team is not None:
-            self.dataset = team.load(config, dataset)
-        else:
-            self.dataset = dataset if dataset is not None else build_data(config)
+        self.team = team = Team() if team is None else team
+        self.devices = team.devices
+        self.dataset = team.load(config, dataset)
         self.steps = total_steps(config, self.dataset)
         self.network = build_network_for(config, self.dataset)
-        self.team = team
-        mesh = team.placement if team is not None else None
-        self.placement = mesh if mesh is not None else Placement()
-        seeds = sorted({m.seed for m in everyone})
-        if team is None:
-            self.plans = {seed: build_plan(config, self.dataset, seed) for seed in seeds}
-        else:
-            self.plans = team.plans(config, self.dataset, seeds)
-            self.dataset = team.hold(self.dataset, self.plans.values(), self.steps)
-        on = f"on {mesh.count} devices " if mesh is not None else ""
+        self.plans = team.plans(config, self.dataset, sorted({m.seed for m in everyone}))
+        self.dataset = team.hold(self.dataset, self.plans.values(), self.steps)
         probs = next(iter(self.plans.values())).probs
-        key = on + program_key(config, names, probs)
-        if mesh is not None:
-            key = f"{clusters_per_device(config, mesh.count, len(probs))} clusters each {key}"
         shared = programs if programs is not None else {}
-        if key not in shared:
-            common = on + model_key(config)
-            if common not in shared:
-                shared[common] = build_model_programs(config, self.dataset, self.network, mesh)
-            shared[key] = build_programs(config, self.dataset, self.network, probs, shared[common], mesh)
-        self.programs: Programs = shared[key]
+        self.programs = shared_programs(shared, config, self.dataset, self.network, names, probs, team.devices)
         self.compiled_before = self.programs.compile_seconds
         self.lines: list[dict[str, Any]] = []
         self.diverged_at: dict[int, int] = {}
@@ -96,12 +64,11 @@ class Job:
         self.sinks: list[Callable[[list[dict[str, Any]]], None]] = []
         self.variance: Any = None
         self.data = self._device_data()
-        if team is not None:
-            # How long one of them reads says nothing about it: only from here on are the processes compared.
-            team.processes.barrier()
+        # How long one of them reads says nothing about it: only from here on are the processes compared.
+        team.processes.wait_for_all()
         if overwrite and directory is not None:
             directory.clear()  # not before: data that is not there should cost nobody the run that is
-        if tensorboard and directory is not None and (team is None or team.first):
+        if tensorboard and directory is not None and team.first:
             from discover.lab.experiments.run.tensorboard import event_writer
 
             self.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
@@ -109,9 +76,10 @@ class Job:
     def train(self) -> RunResult:
         """Trains all parts and writes the summary."""
         length = first = 0
-        with StopRequest() if self.team is None else self.team.processes.stop_request() as stop:
+        with StopRequest() as request:
+            stop = self.team.processes.stop_together(request)
             for part, group in enumerate(in_parts(self.config, self.everyone, self.network.num_parameters)):
-                length = self._train_part(part, first, group, self.data, stop, length)
+                length = self._train_part(part, first, group, stop, length)
                 first += len(group)
         if self.writer is not None:
             self.writer.sync()
@@ -141,20 +109,20 @@ class Job:
         }
 
     def _train_part(
-        self, part: int, first: int, group: list[Member], data: LoopData, stop: StopRequest, length: int
+        self, part: int, first: int, group: list[Member], stop: Callable[[], int | None], length: int
     ) -> int:
         """Trains members that go together, from their newest checkpoint; returns the length of the metrics."""
         config, training = self.config, self.config.training
         arrays, seeds = build_members(config, group, self.names, self.steps)
-        arrays = Members(*self.placement.members(tuple(arrays)))
+        arrays = self.devices.put_everywhere(arrays)
         offset = {"length": length}
         log = self._log(first, group)
         start, state, store = 0, None, None
         if self.directory is not None and self.checkpoints:
             folder = self.directory.path / records.CHECKPOINTS / f"part-{part}"
-            store = Checkpoints(folder, keep=training.keep, lengths=self.placement.lengths)
+            store = Checkpoints(folder, keep=training.keep, lengths=self.devices.lengths)
             self.stack.callback(store.close)
-            like = self.placement.like(self.programs.abstract_state(arrays))
+            like = self.devices.like(self.programs.abstract_state(arrays))
             found = store.restore_newest(like, message=self.progress.message, accept=self.directory.accepts)
             if found is not None:
                 start, state, note = found
@@ -167,14 +135,12 @@ class Job:
         self._note_diverged(first, log)
         if state is None:
             state = self.programs.start(arrays)
-        draw = drawer([self.plans[seed] for seed in seeds])
-        if self.team is not None:
-            draw = self.team.draw(draw, self.dataset.train.images)
+        plans = [self.plans[seed] for seed in seeds]
         result = train(
             self.programs,
             arrays,
-            data,
-            draw,
+            self.data,
+            self.team.feed(plans, self.dataset.train.images, self.programs.steps_per_dispatch),
             LoopSettings(
                 self.steps,
                 training.eval_every,
@@ -185,12 +151,11 @@ class Job:
             log,
             state=state,
             start=start,
-            placement=self.placement,
             progress=_Watched(self.progress, self, first, log),
             stop=stop,
             checkpoints=store,
             note=self._note,
-            probe=self._probe(seeds, arrays, data),
+            probe=self._probe(seeds, arrays),
         )
         self._note_diverged(first, log)
         self.train_seconds += result.train_seconds
@@ -198,7 +163,7 @@ class Job:
         self.done = result.steps
         return offset["length"] if passed or self.writer is None else self.writer.sync()
 
-    def _probe(self, seeds: Sequence[int], arrays: Members, data: LoopData) -> tuple[str, Any] | None:
+    def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Any] | None:
         """What measures the between-cluster variance, where that is asked for."""
         if not self.config.training.track_variance:
             return None
@@ -206,7 +171,7 @@ class Job:
 
         if self.variance is None:
             self.variance = VarianceProbe(self.config, self.dataset, self.network, self.plans)
-        return "variance", self.variance.bind(seeds, arrays, data.images)
+        return "variance", self.variance.bind(seeds, arrays, self.data.images)
 
     def _log(self, first: int, group: list[Member]) -> MemberLog:
         """The members' lines, with the learning rate of each step computed as the optimizer computes it."""
@@ -247,23 +212,16 @@ class Job:
         if self.writer is not None:
             self.writer.close()
         path = self.directory.path / records.METRICS
-        if self.team is None or self.team.first:
+        if self.team.first:
             self.writer = records.MetricsWriter(path, length=length)
             self.stack.callback(self.writer.close)
-        if self.team is not None:
-            self.team.processes.barrier()  # the others read what is left
+        self.team.processes.wait_for_all()  # the others read what is left
         self.lines = records.read_metrics(self.directory.path)
-        if self.team is not None:
-            self.team.processes.barrier()  # before more is written
+        self.team.processes.wait_for_all()  # before more is written
 
     def _device_data(self) -> LoopData:
-        def put(part: Split | None) -> tuple[jax.Array, jax.Array] | None:
-            if self.team is not None:
-                return self.team.split(part)
-            return None if part is None or not len(part) else self.placement.split(part.images, part.labels)
-
-        images = self.placement.data(self.dataset.train.images)
-        parts = {"validation": put(self.dataset.validation), "test": put(self.dataset.test)}
+        images = self.devices.put_training_examples(self.dataset.train.images)
+        parts = {"validation": self.team.split(self.dataset.validation), "test": self.team.split(self.dataset.test)}
         splits = {name: part for name, part in parts.items() if part is not None}
         final = {name: splits.pop(name) for name in ("test",) if len(splits) == 2}
         return LoopData(images, splits, final)

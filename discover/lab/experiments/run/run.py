@@ -146,6 +146,6 @@ def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | 
     Raises:
         RunError: there is no run, or it has no (whole) checkpoint.
     """
-    from discover.lab.experiments.run.restore import restore_params
+    from discover.lab.experiments.run.load_params import restore_params
 
     return restore_params(Path(out_dir), which=which, dataset=dataset)

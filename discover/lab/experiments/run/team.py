@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,13 @@ from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.folder import LOCK
 from discover.lab.experiments.run.build import build_clustering, build_data, build_plan
 from discover.lab.experiments.run.directory import RunDirectory
-from discover.lab.training.devices import MeshPlacement, draw_examples, make_mesh
+from discover.lab.training.devices import Devices
 from discover.lab.training.errors import RunError
-from discover.lab.training.processes import TIMEOUT, Processes, connect
+from discover.lab.training.feed import draw_batches
+from discover.lab.training.hosts.connection import connect
+from discover.lab.training.hosts.heartbeat import TIMEOUT
+from discover.lab.training.hosts.processes import Processes
+from discover.lab.training.loop import Feed
 from discover.lab.training.step import StepBatch
 
 _OWN_CLUSTERS = ("classes", "superclasses", "column", "workers")
@@ -30,17 +35,17 @@ _OWN_PATHS = ("data.path", "clusters.path")
 
 
 class Team:
-    """Several devices, of this process or of several.
+    """One device, or several of this process or of several.
 
     Args:
         devices: how many, or `all`.
         processes: the processes of the run; None: only this one.
     """
 
-    def __init__(self, devices: str | int = "all", processes: Processes | None = None):
+    def __init__(self, devices: str | int = 1, processes: Processes | None = None):
         self.processes = processes if processes is not None else Processes()
         self.own_data = False  # whether each process has its own; `check` knows
-        self.placement = MeshPlacement(make_mesh(devices), on_dispatch=self.processes.beat)
+        self.devices = Devices(devices)
 
     @classmethod
     def gather(
@@ -52,7 +57,7 @@ class Team:
         *,
         timeout: float = TIMEOUT,
     ) -> Team | None:
-        """What the options of the command line ask for; None for the ordinary run on one device.
+        """What the options of the command line ask for; None where they ask for nothing.
 
         Args:
             devices: `all` or a number; None: `all` with several processes, otherwise one device.
@@ -63,8 +68,8 @@ class Team:
         """
         if coordinator is None and num_processes is None and process_id is None:
             return None if devices is None else cls(devices)
-        found = connect(None if coordinator == "auto" else coordinator, num_processes, process_id, timeout=timeout)
-        return cls("all" if devices is None else devices, found)
+        connect(None if coordinator == "auto" else coordinator, num_processes, process_id, timeout=timeout)
+        return cls("all" if devices is None else devices, Processes(timeout=timeout))
 
     @property
     def first(self) -> bool:
@@ -73,8 +78,8 @@ class Team:
 
     def check(self, config: Config) -> None:
         """Raises unless this run can be trained here."""
-        self.placement.check_groups(config.batches.groups)
-        if config.training.track_variance:
+        self.devices.check_groups(config.batches.groups)
+        if config.training.track_variance and self.devices.several:
             raise RunError("training.track_variance works on one device only: leave it at 0 here")
         self.own_data = not config.data.shared and self.processes.count > 1
         if self.own_data:
@@ -152,8 +157,8 @@ class Team:
         if part is None or not most:
             return None
         if self.own_data:
-            return self.placement.split_own(part.images, part.labels, most)
-        return self.placement.split(part.images, part.labels)
+            return self.devices.put_own_split(part.images, part.labels, most)
+        return self.devices.put_split(part.images, part.labels)
 
     def _all_names(self, names: Iterable[str], *, as_they_come: bool = False) -> tuple[str, ...]:
         """The names that any process has, once each: in the processes' order, or numbers by size, others by letter."""
@@ -162,9 +167,21 @@ class Team:
             return tuple(found)
         return tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
 
-    def draw(self, draw: Callable[[int, int], StepBatch], images: Any) -> Callable[[int, int], StepBatch]:
-        """Batches that carry this process's examples."""
-        return draw_examples(draw, images)
+    def feed(self, plans: Sequence[BatchPlan], images: Any, length: int) -> Feed:
+        """Hands this process's part of the batches to the devices.
+
+        Args:
+            plans: one for each seed.
+            images: the training examples, on the host.
+            length: of a dispatch, in steps.
+        """
+
+        def feed(first: int, count: int) -> StepBatch:
+            batches = draw_batches(plans, first, count, length)
+            self.processes.beat()
+            return self.devices.put_batches(batches, images)
+
+        return feed
 
     def directory(self, path: Path) -> RunDirectory:
         """The run's folder, which one process writes and all agree on."""
@@ -201,7 +218,8 @@ class SharedDirectory(RunDirectory):
 
     def __exit__(self, *error: Any) -> None:
         if self._processes.first:
-            self._sign.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._sign.unlink()
         super().__exit__(*error)
 
     def _sees(self, text: str) -> bool:

@@ -15,9 +15,9 @@ from discover.lab.diagnostics.batches import composition_factor
 from discover.lab.diagnostics.tracking import between_cluster
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import build_clustering
-from discover.lab.experiments.run.prepare import build_prepare
+from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.models import Network
-from discover.lab.training.program import Members
+from discover.lab.training.programs import Members
 from discover.lab.training.step import StepBatch, TrainState
 
 __all__ = ["VarianceProbe"]
@@ -84,7 +84,7 @@ class VarianceProbe:
         ) -> dict[str, jax.Array]:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2), step)
             keys = jax.random.split(key, batch.cluster_ids.shape[0])
-            group = jax.vmap(prepare)(keys, images[batch.indices], batch.labels, batch.cluster_ids)
+            group = jax.vmap(prepare)(keys, images[batch.examples], batch.labels, batch.cluster_ids)
             grads = jax.lax.map(lambda one: jax.grad(loss)(state.params, one), group, batch_size=at_once)
             halves = jax.tree.map(lambda g: g.reshape(2, self.num_clusters, *g.shape[1:]), grads)
             probs = jnp.asarray(self.probs, jnp.float32)

@@ -1,0 +1,62 @@
+"""What an update is told besides the gradients: one value, handed on from the outermost optimizer to the rule.
+
+An optimizer of this library is a `GroupTransformation`: its gradients have a group axis, and its update takes a
+`context`. Wrappers of optax's hand unknown arguments on, so the context reaches the rule through chains and partitions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import optax
+
+if TYPE_CHECKING:
+    from discover.sharding.slices import Slices
+
+
+Scalar = float | jax.Array
+"""A hyperparameter: a number, also one that is traced."""
+
+
+class Offset(NamedTuple):
+    """What every group's gradient becomes before anything else, without being formed: scale·ĝ_k + factor·vector.
+
+    A penalty on the parameters adds the same vector to all groups, and so does gradient transport.
+    """
+
+    scale: Scalar  # []
+    factor: Scalar  # []
+    vector: Any  # leaves like the parameters; None for a parameter without it
+
+
+class Move(NamedTuple):
+    """Asks for the moved parameters in place of the direction: θ − rate·(d + decay·θ)."""
+
+    param: Any  # leaves like the parameters, θ
+    rate: Scalar  # []
+    decay: Any  # [] for each parameter; None for one that does not decay
+
+
+class Context(NamedTuple):
+    """What the update of a `GroupTransformation` is told by whoever calls it."""
+
+    offset: Offset | None = None
+    move: Move | None = None  # for a direction
+    answer_moved: bool = False  # for an optimizer: the answer may be `Moved`
+    slices: Slices | None = None  # the parameters are slices of theirs, one on each device
+
+
+NO_CONTEXT = Context()
+"""What an update is told by a caller outside of the library."""
+
+
+class Moved:
+    """Parameters after a step, where an update was asked for. Not a tree, so that nobody takes it for one."""
+
+    def __init__(self, params: Any):
+        self.params = params
+
+
+class GroupTransformation(optax.GradientTransformationExtraArgs):
+    """A transformation of gradients with a group axis, whose update takes a `context`."""

@@ -1,0 +1,122 @@
+"""`scale_by_discover`: one gradient per group in, one direction out. The rule with its memory, as optax wants it."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from discover.checks import (
+    check_choice,
+    check_cluster_ids,
+    check_clusters,
+    check_group_axis,
+    check_group_sizes,
+    check_unit_interval,
+)
+from discover.clusters import Clusters
+from discover.context import NO_CONTEXT, Context, GroupTransformation, Moved, Scalar
+from discover.damping import damped
+from discover.gpu.update import update_parameters
+from discover.rule import RATES, batch_weights
+
+
+class DiscoverState(NamedTuple):
+    """What the rule remembers. Invariant: `mean` = Σ_n p_n · `buffers`[n], to rounding."""
+
+    mean: Any  # ḡ; leaves shaped like the parameters, float32 or wider
+    buffers: Any  # g_n; leaves [N, ...], in `buffer_dtype`
+    examples_seen: Any  # float [N], examples seen of each cluster; None unless p_n is estimated
+
+
+def scale_by_discover(
+    clusters: Clusters,
+    beta: Scalar = 0.95,
+    nu: Scalar = 0.95,
+    *,
+    damping: Scalar | None = None,
+    damping_clusters: int | None = None,
+    rate: str = "proportional",
+    buffer_dtype: DTypeLike | None = None,
+    estimate_probs: bool = False,
+) -> GroupTransformation:
+    r"""Turns one gradient per group into one direction, with one momentum per cluster.
+
+    The rule is (F1) to (F5) of `rule.py`. Under the proportional rate and ν = 1 the direction is the updated ḡ: the
+    mean of all the clusters' momenta, including those that the batch did not contain.
+
+    Args:
+      clusters: the clusters and their probabilities p_n.
+      beta: β in [0, 1], how long a cluster remembers. The paper's α is 1 − β, its α_n is (1 − β)/p_n.
+      nu: ν in [0, 1], how much of the step is momentum: 1 is the multi-momentum method, 0 the control
+        variate of the paper's Algorithm 1, in between Discover-QHM.
+      damping: c ≥ 0 of (D1), `damping.py`: shorter steps along the directions in which the clusters disagree. 0.1 is a
+        good start. None: no damping. It reads all N buffers at each step.
+      damping_clusters: how many clusters take part in the damping at a step, in turn, to bound its cost where there
+        are many. None: all.
+      rate: "proportional" moves a buffer by its cluster's share of the batch relative to p_n, (F4);
+        "per_visit" by 1 − β at each visit, (F5), for very rare clusters.
+      buffer_dtype: dtype of the stored buffers, for instance `jnp.bfloat16` to halve the state. Arithmetic
+        and ḡ stay in float32 or wider.
+      estimate_probs: learn p_n from the group sizes seen so far instead of taking `clusters.probs`.
+
+    Returns:
+      An `optax.GradientTransformationExtraArgs`. Its update takes gradients with leaves [G, ...],
+      `cluster_ids` (int [G]) and, where groups differ or are padded, `group_sizes` ([G], 0 for padding). Its
+      output is shaped like the parameters. A group whose id is outside 0..N−1 or whose size is 0 changes
+      nothing; a batch without examples yields a zero direction and leaves the state as it was.
+
+    Raises:
+      ValueError: if β or ν is outside [0, 1], the rate is unknown, or gradients, ids and sizes do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tx = scale_by_discover(Clusters.uniform(3), beta=0.9, nu=1.0)
+      >>> state = tx.init(jnp.zeros(2))
+      >>> grads = jnp.array([[1.0, 0.0], [0.0, 1.0]])       # two groups
+      >>> direction, state = tx.update(grads, state, cluster_ids=jnp.array([0, 2]))
+      >>> direction.shape
+      (2,)
+
+    Departs from the paper: Algorithm 1 as printed moves ḡ by α·Δ, which drifts away from Σ p_n g_n as soon as a
+    batch has several groups. `paper_discover` keeps the printed lines.
+    """
+    check_clusters(clusters)
+    check_unit_interval("beta", beta)
+    check_unit_interval("nu", nu)
+    check_choice("rate", rate, tuple(RATES))
+    num_clusters = clusters.num_clusters
+
+    def init(params):
+        def zero_buffers(p):
+            return jnp.zeros((num_clusters, *jnp.shape(p)), buffer_dtype or wide_dtype(p))
+
+        seen = jnp.zeros(num_clusters, jnp.result_type(float)) if estimate_probs else None
+        return DiscoverState(zeros_like_wide(params), jax.tree.map(zero_buffers, params), seen)
+
+    def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, context=NO_CONTEXT, **_):
+        del params
+        num_groups = check_group_axis(updates, state.mean)
+        ids = check_cluster_ids(cluster_ids, num_groups)
+        sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
+        probs = jnp.asarray(clusters.probs, jnp.result_type(float))
+        weights, seen = batch_weights(
+            ids, sizes, probs, state.examples_seen, correction=1 - nu * beta, rate=RATES[rate](beta)
+        )
+        answer, mean, buffers = update_parameters(weights, updates, state, context)
+        if context.move is not None:
+            answer: Any = Moved(answer)
+        return answer, DiscoverState(mean, buffers, seen)
+
+    rule = GroupTransformation(init, update)
+    return rule if damping is None else damped(rule, clusters.probs, damping, damping_clusters)
+
+
+def wide_dtype(array: Any) -> Any:
+    """float32, or the array's own dtype where that is wider: in which sums over many steps are kept."""
+    return jnp.promote_types(jnp.result_type(array), jnp.float32)
+
+
+def zeros_like_wide(params: Any) -> Any:
+    """Zeros shaped like the parameters, in `wide_dtype`."""
+    return jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), wide_dtype(p)), params)

@@ -1,0 +1,136 @@
+"""How the processes of a run find each other, and the end of that connection in one line.
+
+When the coordination service of JAX cannot be reached, or dies with the first process, JAX's client ends its process
+from a thread of its own: with a stack trace, and without asking Python. Only a handler of C's signal is still called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+
+from discover.lab.training.errors import RunError
+from discover.lab.training.hosts.heartbeat import BEAT, TIMEOUT, end_process
+
+
+def connect(
+    coordinator: str | None, num_processes: int | None, process_id: int | None, *, timeout: float = TIMEOUT
+) -> None:
+    """Joins the processes of a run, with what is given or with what JAX finds out by itself (Slurm, TPU pods, MPI).
+
+    Args:
+        coordinator: HOST:PORT of the first process.
+        num_processes: how many there are.
+        process_id: which one this is, from 0.
+        timeout: see :data:`discover.lab.training.hosts.heartbeat.TIMEOUT`.
+
+    Raises:
+        RunError: the values cannot be, or the others could not be reached.
+    """
+    given = {"--coordinator": coordinator, "--num-processes": num_processes, "--process-id": process_id}
+    missing = [name for name, value in given.items() if value is None]
+    if missing and len(missing) < 3 and coordinator is not None:
+        raise RunError(f"--coordinator goes with --num-processes and --process-id; missing: {', '.join(missing)}")
+    if coordinator is not None:
+        host, _, port = coordinator.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise RunError(f"--coordinator must be HOST:PORT, with a port from 1 to 65535, got {coordinator!r}")
+    if num_processes is not None and num_processes < 1:
+        raise RunError(f"--num-processes must be at least 1, got {num_processes}")
+    if process_id is not None and num_processes is not None and not 0 <= process_id < num_processes:
+        raise RunError(f"--process-id must be from 0 to {num_processes - 1}, got {process_id}")
+    if timeout < 9 * BEAT:
+        raise RunError(f"--worker-timeout must be at least {9 * BEAT:g} seconds, got {timeout:g}")
+    where = f" at {coordinator}" if coordinator else ""
+    unreachable = f"the other processes{where} could not be reached within {timeout:g} seconds"
+    hint = "; start all of them, each with its own --process-id and otherwise the same options"
+    try:
+        with _one_line_if_aborted(unreachable + hint, RunError.exit_code):
+            jax.distributed.initialize(
+                coordinator,
+                num_processes,
+                process_id,
+                initialization_timeout=max(1, int(timeout)),
+                # JAX's own heartbeat ends the process without a word about who is missing: ours comes first.
+                heartbeat_timeout_seconds=int(4 * timeout) + 60,
+            )
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        if isinstance(error, ValueError) and None in given.values():
+            raise RunError(
+                "JAX finds no Slurm, Open MPI, Kubernetes or TPU pod here that says who else there is: give "
+                f"--coordinator HOST:PORT, --num-processes and --process-id ({reason})"
+            ) from error
+        raise RunError(f"{unreachable} ({reason})") from error
+
+
+@contextlib.contextmanager
+def _one_line_if_aborted(text: str, exit_code: int) -> Iterator[None]:
+    """While entered, an abort ends the process with one line, and its stack trace is not shown."""
+    sys.stderr.flush()
+    shown = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+
+        def aborted() -> None:
+            os.write(shown, f"discover: {text}\n".encode())
+            os._exit(exit_code)
+
+        try:
+            with _on_abort(aborted):
+                yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(shown, 2)
+            os.close(shown)
+            hidden.seek(0)
+            os.write(2, hidden.read())
+
+
+@contextlib.contextmanager
+def loss_of_first_process_in_one_line(address: str) -> Iterator[None]:
+    """While entered, the abort that follows the death of the first process ends with a line that names it.
+
+    Args:
+        address: HOST:PORT of the coordination service.
+    """
+    host, _, port = address.rpartition(":")
+
+    def aborted() -> None:
+        try:
+            for _ in range(2):  # a process that is just being ended may still answer once
+                socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+                time.sleep(0.5)
+        except OSError:
+            end_process("worker 0 is lost: the coordination service that it runs is gone")
+
+    with _on_abort(aborted):
+        yield
+
+
+@contextlib.contextmanager
+def _on_abort(handle: Callable[[], None]) -> Iterator[None]:
+    """While entered, an abort calls ``handle``; where that returns, the abort happens."""
+    libc = ctypes.CDLL(None)
+    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def handler(number: int) -> None:
+        handle()
+        libc.signal(number, None)
+        os.abort()
+
+    before = libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        libc.signal(signal.SIGABRT, before)
