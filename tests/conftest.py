@@ -9,7 +9,7 @@ FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_lev
 os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Every program is compiled once, for all test processes, those that they start, and the next time; `make clean` forgets.
+# Every program is compiled once: for all test processes, for those that they start, and for the next run.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "programs"))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

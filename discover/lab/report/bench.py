@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from discover.lab.report.figures import _RC
+from discover.lab.report.plotting import LOOK
 
 PAPER = {"discover": 6.3 / 10.4, "discover_qhm": 5.8 / 10.4, "discover_igt": 5.6 / 10.4}
 """What the paper's table gives for CIFAR-10 on 4 TPUv2, relative to its momentum."""
@@ -27,7 +27,7 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
         labels.append(
             f"{row['optimizer']}  G={row['groups']}, N={row['clusters']}" if clustered and several else row["optimizer"]
         )
-    with plt.rc_context(_RC):
+    with plt.rc_context(LOOK):
         figure, axes = plt.subplots(figsize=(7.2, 1.2 + 0.34 * len(rows)), layout="constrained")
         places = range(len(rows))[::-1]
         ratios = [row["ratio"] for row in rows]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from discover.lab.report.load import Curve, Report, RunRecord, facts_line, mean_std
-from discover.lab.report.plotting import set_title, tint
+from discover.lab.report.plotting import GRID, INK, LOOK, set_title, tint
 from discover.lab.report.style import Style, series_styles
 
 if TYPE_CHECKING:
@@ -19,28 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES = ("training-loss", "validation-accuracy", "last-step-accuracy")
-
-_INK, _GRID = "#22252b", "#dfe3e8"
-_RC: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
-    "font.size": 10,
-    "axes.edgecolor": "#9aa1ab",
-    "axes.labelcolor": _INK,
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "text.color": _INK,
-    "hatch.linewidth": 0.9,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "discover",  # the same records give the same bytes
-    "figure.dpi": 100,
-}
 
 
 def write_figures(report: Report, directory: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
@@ -71,7 +49,7 @@ def save(figure: Figure, path: Path) -> None:
     import matplotlib
 
     metadata = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(LOOK):
         figure.savefig(path, dpi=160, metadata=metadata.get(path.suffix[1:]))
 
 
@@ -92,7 +70,7 @@ def draw(report: Report, name: str) -> Figure:
     if name not in painters:
         raise ValueError(f"figure must be one of {', '.join(FIGURES)}, got {name!r}")
     styles = series_styles([run.label for run in report.runs])
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(LOOK):
         wide = max(6.4, 0.84 * len(report.runs)) if name == "last-step-accuracy" else 6.4  # room for the bars' names
         figure = NewFigure(figsize=(wide, 4.0), layout="constrained")
         axes = figure.add_subplot()
@@ -143,7 +121,7 @@ def _curves(axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], scal
             zorder=3,
         )
         axes.fill_between(curve.steps, low, high, color=style.color, alpha=0.13, linewidth=0, zorder=2)
-    axes.grid(True, color=_GRID, linewidth=0.8)
+    axes.grid(True, color=GRID, linewidth=0.8)
     axes.tick_params(length=0)
     if any(len(curve) for curve in curves.values()):
         axes.margins(x=0.02)
@@ -166,7 +144,7 @@ def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str,
             hatch=style.hatch, linewidth=1.2, zorder=2,
         )  # fmt: skip
         if std > 0:
-            whisker = {"ecolor": _INK, "elinewidth": 1.3, "capsize": 4}
+            whisker = {"ecolor": INK, "elinewidth": 1.3, "capsize": 4}
             axes.errorbar(position, 100 * mean, yerr=100 * std, fmt="none", zorder=4, **whisker)
         axes.annotate(
             f"{100 * mean:.1f}", (position, 100 * (mean + std)), xytext=(0, 4), textcoords="offset points",
@@ -180,7 +158,7 @@ def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str,
     axes.set_xticks(list(positions), names, fontsize=8.5)
     axes.set_ylim(0, 108)
     axes.set_yticks(range(0, 101, 20))
-    axes.grid(True, axis="y", color=_GRID, linewidth=0.8)
+    axes.grid(True, axis="y", color=GRID, linewidth=0.8)
     axes.tick_params(length=0)
 
 

@@ -12,7 +12,30 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["save_figure", "set_title", "styled", "tint"]
+__all__ = ["GRID", "INK", "LOOK", "save_figure", "set_title", "styled", "tint"]
+
+INK, GRID = "#22252b", "#dfe3e8"
+LOOK: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.size": 10,
+    "axes.edgecolor": "#9aa1ab",
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "hatch.linewidth": 0.9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "discover",  # the same records give the same bytes
+    "figure.dpi": 100,
+}
+"""Settings of matplotlib for every figure."""
 
 
 @contextmanager
@@ -20,9 +43,7 @@ def styled() -> Iterator[None]:
     """Draws in the report's look, without a window and without touching the user's settings."""
     import matplotlib.pyplot as plt
 
-    from discover.lab.report.figures import _RC
-
-    with plt.rc_context({**_RC, "axes.grid": True, "grid.color": "#e6e9ee", "grid.linewidth": 0.7, "backend": "Agg"}):
+    with plt.rc_context({**LOOK, "axes.grid": True, "grid.color": "#e6e9ee", "grid.linewidth": 0.7, "backend": "Agg"}):
         yield
 
 

@@ -58,12 +58,9 @@ class LoopData:
 
 @dataclass
 class LoopResult:
-    """How the loop ended."""
+    """How long it took since the start or the resumption."""
 
-    state: TrainState
-    steps: int
-    train_seconds: float
-    """Time spent training since the start or the resumption, without compiling, evaluating and saving."""
+    train_seconds: float  # without compiling, evaluating and saving
     trained_steps: int
 
 
@@ -108,6 +105,7 @@ def train(
     total, step = settings.total_steps, start
     waiting: tuple[int, int, Any] | None = None
     clock = _Clock()
+    log.step = step
     progress.start(step=step, total_steps=total, members=len(members.seeds))
 
     def consume() -> None:
@@ -126,9 +124,10 @@ def train(
             if len(log.diverged_at) == len(log.labels):
                 raise _nonfinite(f"{text}, and no other is left" if len(log.labels) > 1 else text, checkpoints)
             progress.message(f"{text}; it is dropped and the others go on")
+        log.step = first + count
         alive = [m for m in range(len(log.labels)) if m not in log.diverged_at]
         progress.advance(
-            step=first + count,
+            step=log.step,
             loss=float(np.mean(loss[:, alive])),
             accuracy=float(np.mean(accuracy[:, alive])),
             steps_per_second=clock.rate(),
@@ -189,7 +188,7 @@ def train(
             raise RunStopped(f"stopped at step {step} of {total}; {kept}", stopping, step)
     if checkpoints is not None:
         checkpoints.wait()
-    return LoopResult(state, step, clock.seconds, clock.steps)
+    return LoopResult(clock.seconds, clock.steps)
 
 
 class _Clock:

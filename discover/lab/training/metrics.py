@@ -29,8 +29,9 @@ class MemberLog:
         learning_rate: ``(member, step) -> rate`` of the step that led to ``step``.
         log_every: steps that a line averages over.
         total_steps: the last line may average over fewer.
-        diverged_at: ``{member: step}`` of members whose loss was no longer finite; they write no more lines.
         write: takes the lines.
+        diverged_at: ``{member: step}`` of members whose loss was no longer finite; they write no more lines.
+        step: how far the run has come.
     """
 
     labels: Sequence[Mapping[str, int]]
@@ -40,6 +41,7 @@ class MemberLog:
     total_steps: int
     write: Callable[[list[Line]], None]
     diverged_at: dict[int, int] = field(default_factory=dict)
+    step: int = 0
     _pending: list[tuple[list[float], list[float]]] = field(default_factory=list)
 
     def add(self, first: int, loss: NDArray[np.float32], accuracy: NDArray[np.float32]) -> list[int]:

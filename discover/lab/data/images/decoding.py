@@ -7,7 +7,7 @@ import functools
 import io
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def decode(contents: bytes, size: int | None = None, channels: int = 3) -> NDArr
 
 def decode_many(
     files: Iterable[File], *, size: int | None = None, channels: int = 3, workers: int | None = None
-) -> Iterator[Decoded]:
+) -> Generator[Decoded, None, None]:
     """Decode image files, several at a time.
 
     Args:
@@ -97,17 +97,16 @@ def decode_many(
         return [(name, _pixels_or_reason(contents, size, channels)) for name, contents in some]
 
     files, pending = iter(files), collections.deque[Future[list[Decoded]]]()
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            while some := list(itertools.islice(files, _TOGETHER)):
-                pending.append(pool.submit(work, some))
-                if len(pending) > 2 * workers:
-                    yield from pending.popleft().result()
-            while pending:
+    pool = ThreadPoolExecutor(workers)
+    try:
+        while some := list(itertools.islice(files, _TOGETHER)):
+            pending.append(pool.submit(work, some))
+            if len(pending) > 2 * workers:
                 yield from pending.popleft().result()
-        finally:  # left off half way, or an error: what has not begun need not begin
-            for future in pending:
-                future.cancel()
+        while pending:
+            yield from pending.popleft().result()
+    finally:  # without waiting: who leaves off half way may be cleared away by the collector in one of these threads
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _pixels_or_reason(contents: bytes | Path, size: int | None, channels: int) -> NDArray[np.uint8] | str:

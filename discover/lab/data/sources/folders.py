@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -89,8 +90,9 @@ def load_folder(
 
     def read() -> dict[str, NDArray]:
         found = files if path.is_dir() else (file for file in read_tar(path) if is_image(file[0]))
-        shown = _shown(decode_many(found, **decoding), len(files) if path.is_dir() else None, path, progress)
-        return _collect(shown, path, on_bad_image, max_bytes)
+        with contextlib.closing(decode_many(found, **decoding)) as decoded:
+            shown = _shown(decoded, len(files) if path.is_dir() else None, path, progress)
+            return _collect(shown, path, on_bad_image, max_bytes)
 
     return _assemble(kept(folder, options, files, read), path, on_bad_image, test_fraction, seed)
 
@@ -200,12 +202,14 @@ def _lazy_images(paths: list[Path], where: Path, decoding: dict, options: dict, 
 
     def read(numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
         images = np.empty((len(numbers), *shape), np.uint8)
-        for row, (name, image) in enumerate(decode_many(((str(paths[n]), paths[n]) for n in numbers), **decoding)):
-            if isinstance(image, str):
-                raise BadImageError(f"{name} cannot be read: {image}")
-            if image.shape != shape:
-                raise DataError(_differing(where, f"{shape[1]}×{shape[0]} ({paths[0]}) and {_size(image)} ({name})"))
-            images[row] = image
+        with contextlib.closing(decode_many(((str(paths[n]), paths[n]) for n in numbers), **decoding)) as decoded:
+            for row, (name, image) in enumerate(decoded):
+                if isinstance(image, str):
+                    raise BadImageError(f"{name} cannot be read: {image}")
+                if image.shape != shape:
+                    sizes = f"{shape[1]}×{shape[0]} ({paths[0]}) and {_size(image)} ({name})"
+                    raise DataError(_differing(where, sizes))
+                images[row] = image
         return images
 
     def read_to_hold(numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
@@ -215,7 +219,7 @@ def _lazy_images(paths: list[Path], where: Path, decoding: dict, options: dict, 
     if decoding["size"] is not None:
         shape = (decoding["size"], decoding["size"], decoding["channels"])
     else:
-        name, first = next(decode_many([(str(paths[0]), paths[0])], **decoding))
+        ((name, first),) = decode_many([(str(paths[0]), paths[0])], **decoding)
         if isinstance(first, str):
             raise BadImageError(f"{name} cannot be read: {first}")
         shape = first.shape

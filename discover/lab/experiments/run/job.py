@@ -58,8 +58,8 @@ class Job:
         self.programs = shared_programs(shared, config, self.dataset, self.network, names, probs, team.devices)
         self.compiled_before = self.programs.compile_seconds
         self.lines: list[dict[str, Any]] = []
-        self.diverged_at: dict[int, int] = {}
-        self.train_seconds, self.trained_steps, self.done = 0.0, 0, 0
+        self.logs: list[tuple[int, MemberLog]] = []  # of each part, with the number of its first member
+        self.train_seconds, self.trained_steps = 0.0, 0
         self.writer: records.MetricsWriter | None = None
         self.sinks: list[Callable[[list[dict[str, Any]]], None]] = []
         self.variance: Any = None
@@ -91,13 +91,14 @@ class Job:
 
     def summary(self, status: str) -> dict[str, Any]:
         """What is known now, as summary.json has it."""
-        members = member_summaries(self.everyone, self.lines, self.diverged_at, self.steps, self.explicit)
+        diverged_at = {first + member: step for first, log in self.logs for member, step in log.diverged_at.items()}
+        members = member_summaries(self.everyone, self.lines, diverged_at, self.steps, self.explicit)
         rate = self.trained_steps / self.train_seconds if self.train_seconds > 0 else None
         return {
             "status": status,
             "optimizer": self.config.optimizer.name,
             "learning_rate": self.config.optimizer.learning_rate,
-            "steps": self.done,
+            "steps": self.logs[-1][1].step if self.logs else 0,
             "total_steps": self.steps,
             "seeds": [member.seed for member in self.everyone],
             "final": records.gather_final(members),
@@ -117,6 +118,7 @@ class Job:
         arrays = self.devices.put_everywhere(arrays)
         offset = {"length": length}
         log = self._log(first, group)
+        self.logs.append((first, log))
         start, state, store = 0, None, None
         if self.directory is not None and self.checkpoints:
             folder = self.directory.path / records.CHECKPOINTS / f"part-{part}"
@@ -132,7 +134,6 @@ class Job:
         passed = start == self.steps and first + len(group) < len(self.everyone)
         if self.directory is not None and not passed:
             self._open_metrics(offset["length"])
-        self._note_diverged(first, log)
         if state is None:
             state = self.programs.start(arrays)
         plans = [self.plans[seed] for seed in seeds]
@@ -151,16 +152,14 @@ class Job:
             log,
             state=state,
             start=start,
-            progress=_Watched(self.progress, self, first, log),
+            progress=self.progress,
             stop=stop,
             checkpoints=store,
             note=self._note,
             probe=self._probe(seeds, arrays),
         )
-        self._note_diverged(first, log)
         self.train_seconds += result.train_seconds
         self.trained_steps += result.trained_steps
-        self.done = result.steps
         return offset["length"] if passed or self.writer is None else self.writer.sync()
 
     def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Any] | None:
@@ -204,9 +203,6 @@ class Job:
         """The length of the metrics that belong to a checkpoint, which must reach the disk before it does."""
         return {"metrics_length": self.writer.sync() if self.writer is not None else 0}
 
-    def _note_diverged(self, first: int, log: MemberLog) -> None:
-        self.diverged_at.update({first + member: step for member, step in log.diverged_at.items()})
-
     def _open_metrics(self, length: int) -> None:
         assert self.directory is not None
         if self.writer is not None:
@@ -225,28 +221,3 @@ class Job:
         splits = {name: part for name, part in parts.items() if part is not None}
         final = {name: splits.pop(name) for name in ("test",) if len(splits) == 2}
         return LoopData(images, splits, final)
-
-
-class _Watched:
-    """Passes progress on, and remembers how far the run has come for its summary."""
-
-    def __init__(self, inner: Progress, job: Job, first: int, log: MemberLog):
-        self.inner, self.job, self.first, self.log = inner, job, first, log
-
-    def start(self, *, step: int, total_steps: int, members: int) -> None:
-        self.job.done = step
-        self.inner.start(step=step, total_steps=total_steps, members=members)
-
-    def advance(self, *, step: int, loss: float, accuracy: float, steps_per_second: float) -> None:
-        self.job.done = step
-        self.inner.advance(step=step, loss=loss, accuracy=accuracy, steps_per_second=steps_per_second)
-
-    def evaluated(self, *, step: int, split: str, loss: float, accuracy: float) -> None:
-        self.inner.evaluated(step=step, split=split, loss=loss, accuracy=accuracy)
-
-    def message(self, text: str) -> None:
-        self.job._note_diverged(self.first, self.log)
-        self.inner.message(text)
-
-    def finish(self, *, status: str) -> None:
-        self.inner.finish(status=status)
