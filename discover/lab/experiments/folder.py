@@ -34,7 +34,7 @@ __all__ = ["Folder", "FolderError", "claim", "share"]
 
 LOCK = ".lock"
 REPLACING = ".replacing"
-POLL = 0.2
+POLL = 0.05
 """Seconds between two looks at what another process has."""
 
 T = TypeVar("T")

@@ -89,6 +89,9 @@ def sweep(
             best = _train_best(search, folder.path, trials, limit.check)
         except OutOfTime:
             status = "stopped"
+        for left in (folder.path / "trials").glob("*.lock"):  # by processes that were killed
+            with claim(left):
+                pass
         record = _record(search, trials, status, best, command)
         records.write_json(folder.path / SWEEP, record)
     return record
