@@ -59,13 +59,17 @@ def target() -> str:
 
 def compiled_step(preset: str, optimizer: str, groups: int, overrides: list[str]) -> str:
     """The compiled program of a stretch of training steps, as text."""
-    from discover.gpu import device as accelerator
+    from discover.gpu import device
     from discover.lab.experiments.bench.candidates import adjusted, prepare_step, random_images
     from discover.lab.experiments.presets.presets import get_preset
 
     gpu = topologies.get_topology_desc("", "cuda", target_config=target(), topology="1x1x1")
     place = NamedSharding(Mesh(np.array(gpu.devices), "device"), PartitionSpec())
-    accelerator.runs_kernels, accelerator.is_cpu = lambda: True, lambda: False  # what would be asked on a GPU
+    device.runs_kernels, device.is_cpu, device.is_cpu_only = (
+        lambda: True,
+        lambda: False,
+        lambda: False,
+    )  # what would be asked on a GPU
 
     def shapes(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x), sharding=place), tree)

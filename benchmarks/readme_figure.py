@@ -14,7 +14,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from discover.lab.report import load_report
-from discover.lab.report.figures import save
+from discover.lab.report.plotting import save_figure
 from discover.lab.report.style import series_styles
 
 LINES = {  # label of the run: what it is called here, and how far its name is moved up, in percent
@@ -61,8 +61,7 @@ def main() -> None:
         raise SystemExit(__doc__)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "discover"}):
         figure = draw(Path(sys.argv[1]))
-        for suffix in (".png", ".svg"):
-            save(figure, Path(sys.argv[2] + suffix))
+        save_figure(figure, Path(sys.argv[2]).parent, Path(sys.argv[2]).name)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from discover.sharding.optimizer import shard_by_parameter, sharded_group_value_and_grad
     from benchmarks.traffic import bytes_sent
+    from discover.sharding.optimizer import shard_by_parameter, sharded_group_value_and_grad
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
     whole, spread = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
@@ -159,8 +159,8 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from discover.sharding.optimizer import shard_by_parameter, state_shardings
     from benchmarks.traffic import bytes_sent, collectives
+    from discover.sharding.optimizer import shard_by_parameter, state_shardings
 
     make, clusters, devices = LARGE[name]
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))

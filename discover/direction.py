@@ -15,7 +15,7 @@ from discover.checks import (
     check_unit_interval,
 )
 from discover.clusters import Clusters
-from discover.context import NO_CONTEXT, Context, GroupTransformation, Moved, Scalar
+from discover.context import NO_CONTEXT, GroupTransformation, Moved, Scalar
 from discover.damping import damped
 from discover.gpu.update import update_parameters
 from discover.rule import RATES, batch_weights

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from discover.checks import check_choice, check_group_axis, check_group_sizes
-from discover.context import NO_CONTEXT, Context, GroupTransformation
+from discover.context import NO_CONTEXT, GroupTransformation
 from discover.direction import wide_dtype
 from discover.rule import with_offset
 

@@ -12,15 +12,16 @@ import difflib
 import importlib
 import inspect
 import re
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
 
 class UnknownName(ValueError):
     """A name that is not in a table; the message names the nearest one and all others."""
+
+    exit_code = 2  # of a command that was given such a name
 
 
 def nearest(kind: str, name: object, choices: Iterable[str]) -> UnknownName:
@@ -33,6 +34,18 @@ def nearest(kind: str, name: object, choices: Iterable[str]) -> UnknownName:
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return UnknownName(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
+
+
+def choose(kind: str, name: str, choices: Iterable[str]) -> str:
+    """``name``, if it is one of the choices; for words that have no table.
+
+    Raises:
+      UnknownName: it is none of them; the message names the nearest.
+    """
+    names = list(choices)
+    if name not in names:
+        raise nearest(kind, name, names)
+    return name
 
 
 def load_object(kind: str, path: str) -> Any:
@@ -128,9 +141,63 @@ class Axis:
     def high(self) -> float:
         return max(self.values)
 
+    @property
+    def middle(self) -> float:
+        return sorted(self.values)[len(self.values) // 2]
+
 
 @dataclass(frozen=True)
-class Optimizer:
+class Made:
+    """An entry that is made by a function, whose arguments are what can be set.
+
+    Attributes:
+      name: as it is typed.
+      factory: `module:function`.
+    """
+
+    given: ClassVar[tuple[str, ...]] = ()
+    """The arguments that come from elsewhere, and cannot be set."""
+
+    name: str
+    factory: str
+
+    @cached_property
+    def make(self) -> Callable[..., Any]:
+        """The factory itself, imported when it is first asked for."""
+        return load_object(type(self).__name__.lower(), self.factory)
+
+    @cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Everything that the factory takes by name."""
+        # A class is asked for its __init__: flax's metaclass hides the signature.
+        target = partial(self.make.__init__, None) if isinstance(self.make, type) else self.make
+        found = inspect.signature(target).parameters
+        return {name: one for name, one in found.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+
+    @cached_property
+    def arguments(self) -> Mapping[str, inspect.Parameter]:
+        """What can be set, by name."""
+        return {name: one for name, one in self.parameters.items() if name not in self.given}
+
+    @cached_property
+    def types(self) -> Mapping[str, Any]:
+        """What each argument takes: `float`, `bool`, `int`, `str` or a `Literal`; others are left out."""
+        found = {name: _type_of(one) for name, one in self.arguments.items()}
+        return {name: one for name, one in found.items() if one is not None}
+
+    @cached_property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """The arguments that are numbers, so that runs of one compiled program may differ in them."""
+        return tuple(name for name, one in self.types.items() if one is float)
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The arguments without a default."""
+        return tuple(name for name, one in self.arguments.items() if one.default is inspect.Parameter.empty)
+
+
+@dataclass(frozen=True)
+class Optimizer(Made):
     """One optimizer of the table.
 
     Attributes:
@@ -143,43 +210,36 @@ class Optimizer:
       search: what is worth trying, by hyperparameter.
     """
 
-    name: str
-    factory: str
+    given = ("learning_rate", "clusters", "mask")
+
     label: str
     color: str
     clustered: bool = False
     baseline: str | None = None
     search: Mapping[str, Axis] = field(default_factory=dict)
 
-    @cached_property
-    def make(self) -> Callable[..., Any]:
-        """The factory itself, imported when it is first asked for."""
-        return load_object("optimizer", self.factory)
 
-    @cached_property
-    def arguments(self) -> Mapping[str, inspect.Parameter]:
-        """What the factory takes besides the learning rate and the clusters, by name."""
-        given = ("learning_rate", "clusters")
-        return {name: one for name, one in inspect.signature(self.make).parameters.items() if name not in given}
-
-    @cached_property
-    def hyperparameters(self) -> tuple[str, ...]:
-        """The arguments that are numbers, so that runs of one compiled program may differ in them."""
-        return tuple(name for name, one in self.arguments.items() if _is_number(one))
-
-    @cached_property
-    def required(self) -> tuple[str, ...]:
-        """The arguments without a default."""
-        return tuple(name for name, one in self.arguments.items() if one.default is inspect.Parameter.empty)
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("float", "Scalar", "ScalarOrSchedule", "ArrayLike"), float),
+    "bool": bool,
+    "int": int,
+    **dict.fromkeys(("str", "DTypeLike"), str),
+}
+"""What the words of an annotation stand for; of several, the first here."""
 
 
-def _is_number(argument: inspect.Parameter) -> bool:
-    """Whether an argument takes a number, by its annotation, or else by its default."""
-    if argument.annotation is inspect.Parameter.empty:
-        return isinstance(argument.default, int | float) and not isinstance(argument.default, bool)
-    if isinstance(argument.annotation, str):
-        return any(word in ("float", "Scalar", "ScalarOrSchedule") for word in re.split(r"\W+", argument.annotation))
-    return float in (typing.get_args(argument.annotation) or (argument.annotation,))
+def _type_of(argument: inspect.Parameter) -> Any:
+    """What an argument takes, by its annotation, or else by its default."""
+    annotation = argument.annotation
+    if annotation is inspect.Parameter.empty:
+        return type(argument.default) if isinstance(argument.default, float | bool | int | str) else None
+    if get_origin(annotation) is Literal:
+        return annotation
+    if isinstance(annotation, str):
+        words = re.split(r"\W+", annotation)
+    else:
+        words = [getattr(one, "__name__", "") for one in get_args(annotation) or (annotation,)]
+    return next((kind for word, kind in _KINDS.items() if word in words), None)
 
 
 _RATES = Axis((0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "log")
@@ -195,11 +255,19 @@ _MUON = {"learning_rate": _MUON_RATES, "beta": _BETAS, "nu": _NUS}
 _PRINTED = {"learning_rate": _RATES, "alpha": _ALPHAS, "alpha_n": _ALPHAS}
 
 
+def own_label(path: str) -> str:
+    """What a user's optimizer is called in tables and figures, from its `module:function` name alone.
+
+    >>> own_label("mine:my_optimizer")
+    'My optimizer'
+    """
+    return path.partition(":")[2].replace("_", " ").capitalize()
+
+
 def _own(path: str) -> Optimizer:
     """A user's optimizer: it has clusters if its factory takes them."""
     clustered = "clusters" in inspect.signature(load_object("optimizer", path)).parameters
-    label = path.partition(":")[2].replace("_", " ").capitalize()
-    return Optimizer(path, path, label, "#222222", clustered, None, {"learning_rate": _RATES})
+    return Optimizer(path, path, own_label(path), "#222222", clustered, None, {"learning_rate": _RATES})
 
 
 OPTIMIZERS: Table[Optimizer] = Table(
@@ -237,3 +305,6 @@ OPTIMIZERS: Table[Optimizer] = Table(
     from_path=_own,
 )  # fmt: skip
 """Every optimizer of the library, in the order of tables and figures."""
+
+REFERENCE = next(iter(OPTIMIZERS))
+"""What the others are measured against, on the same batches and on shuffled ones: the first of the table."""

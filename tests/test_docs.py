@@ -1,5 +1,6 @@
-"""Every Python block of the README and of the docs runs; every public name is documented; the site builds."""
+"""The code of the pages runs, their numbers are those of the records, public names are documented, the site builds."""
 
+import importlib
 import importlib.util
 import re
 import subprocess
@@ -32,15 +33,73 @@ def test_the_pages_that_teach_have_code():
     assert {"README.md", "quickstart.md", "models.md", "data.md", "igt.md", "checkpointing.md", "family.md"} <= names
 
 
+def load_hook(name):
+    """A part of what the build of the site runs."""
+    folder = str(ROOT / "docs" / "hooks")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
+
+
+fill_in = load_hook("fill_in")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_numbers_of_a_page_are_those_of_the_records(page):
+    text = page.read_text()
+    assert fill_in.loose_notes(text) == []
+    assert text == fill_in.fill(text), "run: python docs/hooks/fill_in.py"
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", *(f"docs/{name}.md" for name in ("results", "adam", "compare", "choosing"))]
+)
+def test_every_measured_mean_of_a_page_is_filled_in_from_a_record(name):
+    text = fill_in.TABLE.sub("", (ROOT / name).read_text())
+    text = fill_in.NUMBER.sub("", text)
+    assert re.findall(r".*\d ± \d.*", text) == []
+
+
+def test_a_number_that_differs_from_its_record_is_replaced():
+    note = "<!-- accuracy(results-a-clean, discover) -->"
+    text = f"Discover reaches **12.3 ± 4.5**{note} %, once **99**{note}."
+    assert fill_in.fill(text).replace(note, "") == "Discover reaches **64.0 ± 0.4** %, once **64.0 ± 0.4**."
+
+
+def test_a_table_is_made_from_its_record_and_the_site_shows_no_notes():
+    text = "<!-- rows(results-e-buffers) -->\n\n| old |\n| --- |\n\n<!-- end -->\n\nMore.\n"
+    filled = fill_in.fill(text)
+    assert "| Discover, bfloat16 buffers | 0.3 | 64.5 ± 0.3 |" in filled
+    assert fill_in.fill(filled) == filled
+    shown = fill_in.on_page_markdown(text)
+    assert "<!--" not in shown
+    assert "64.5 ± 0.3" in shown
+
+
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        ("1<!-- accuracy(results-z, discover) -->", "there is no docs/results/results-z.json"),
+        ("1<!-- accuracy(results-a-clean, discovery) -->", "0 rows are 'discovery'; near is 'discover'"),
+        ("1<!-- acuracy(results-a-clean, discover) -->", "acuracy"),
+    ],
+)
+def test_a_note_that_names_nothing_stops_the_build(note, message):
+    with pytest.raises(LookupError, match=re.escape(message)):
+        fill_in.fill(note)
+
+
+def test_a_note_behind_no_number_is_found():
+    assert fill_in.loose_notes("about <!-- rate(results-a-clean, discover) -->") != []
+
+
 @pytest.fixture(scope="module")
 def hook():
-    """What the build of the site runs first."""
     pytest.importorskip("griffe")
     pytest.importorskip("mkdocs")
-    spec = importlib.util.spec_from_file_location("public_names", ROOT / "docs" / "hooks" / "public_names.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_hook("public_names")
 
 
 def test_every_public_name_has_a_docstring(hook):
@@ -49,7 +108,7 @@ def test_every_public_name_has_a_docstring(hook):
 
 def test_the_build_stops_at_a_public_name_without_a_docstring(hook, tmp_path, monkeypatch):
     (tmp_path / "docs" / "api").mkdir(parents=True)
-    (tmp_path / "docs" / "api" / "all.md").write_text("::: discover.open\n")
+    (tmp_path / "docs" / "api" / "all.md").write_text("::: discover.open\n\n::: discover.closed\n")
     (tmp_path / "discover").mkdir()
     (tmp_path / "discover" / "__init__.py").write_text('"""A package."""\n')
     listed = '__all__ = ["SAID", "UNSAID", "Kind"]\nSAID = 1\n"""One."""\nUNSAID = HIDDEN = 2\n'
@@ -62,12 +121,34 @@ def test_the_build_stops_at_a_public_name_without_a_docstring(hook, tmp_path, mo
         hook.on_pre_build(config=None)
 
 
-def test_the_reference_pages_name_modules_that_exist():
-    for page in (ROOT / "docs" / "api").glob("*.md"):
-        modules = re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
-        assert modules, page
-        for module in modules:
-            assert importlib.util.find_spec(module) is not None, f"{page.name}: {module}"
+def reference(page):
+    return re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+
+
+def test_the_reference_pages_name_what_exists():
+    for page in (ROOT / "docs" / "api").rglob("*.md"):
+        assert reference(page), page
+        for path in reference(page):
+            parent, _, name = path.rpartition(".")
+            found = hasattr(importlib.import_module(parent), name) or importlib.util.find_spec(path) is not None
+            assert found, f"{page.name}: {path}"
+
+
+def test_the_reference_of_the_library_lists_every_name_of_it():
+    listed = reference(ROOT / "docs" / "api" / "discover.md")
+    assert {f"discover.{name}" for name in discover.__all__} <= set(listed)
+
+
+def test_the_layout_page_names_paths_that_exist():
+    page = (ROOT / "docs" / "layout.md").read_text()
+    parents, named = {}, [path for path in re.findall(r"`([\w/]+\.py|discover/[\w/]+/)`", page) if "/" in path]
+    for line in re.findall(r"^( *[\w/]+/) +\w.*$", page, re.MULTILINE):
+        depth = (len(line) - len(line.lstrip())) // 2
+        parents[depth] = parents.get(depth - 1, "") + line.strip()
+        named.append(parents[depth])
+    assert len(named) > 15
+    for path in named:
+        assert (ROOT / path).exists() or (ROOT / "discover" / path).exists(), path
 
 
 def test_links_from_the_readme_lead_somewhere():
@@ -85,6 +166,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     family = (tmp_path / "family" / "index.html").read_text()
     assert "<math" in family
     assert "arithmatex" not in family  # no formula is left as TeX
-    optim = (tmp_path / "api" / "optim" / "index.html").read_text()
+    assert "<!--" not in (tmp_path / "results" / "index.html").read_text().split("</head>")[1]
+    library = (tmp_path / "api" / "discover" / "index.html").read_text()
     for name in discover.__all__:
-        assert f'id="discover.{name}"' in optim, name
+        assert f'id="discover.{name}"' in library, name

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from discover.checks import check_cluster_ids, check_group_axis, check_group_sizes, check_not_negative, is_zero
-from discover.context import NO_CONTEXT, Context, GroupTransformation, Move, Moved, Offset, Scalar
+from discover.context import NO_CONTEXT, GroupTransformation, Move, Moved, Offset, Scalar
 from discover.groups import without_groups
 from discover.rule import displacement, known_clusters
 

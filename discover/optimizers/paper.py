@@ -5,7 +5,6 @@ example per batch and α_n = α/p_n these agree; with several groups they do not
 library's own rule is in `rule.py`; `docs/family.md` says where the two agree and where they part.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +13,7 @@ import optax
 
 from discover.checks import check_cluster_ids, check_group_axis, check_group_sizes, check_unit_interval
 from discover.clusters import Clusters
-from discover.context import NO_CONTEXT, Context, GroupTransformation, Scalar
+from discover.context import NO_CONTEXT, GroupTransformation, Scalar
 from discover.direction import DiscoverState, scale_by_discover
 from discover.gpu.parameters import Parameter, Result, map_parameters
 from discover.gpu.stacked import Stacked

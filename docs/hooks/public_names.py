@@ -22,25 +22,17 @@ def on_pre_build(**_: Any) -> None:
 def undocumented() -> list[str]:
     """The public names of the package that have no docstring.
 
-    Public are the names in an `__all__`; in modules of the reference that have none, what they define themselves
-    under a name without an underscore; and the methods of public classes.
+    Public are the names that the reference lists. Of a module that it lists: the names in its `__all__`, or else what
+    it defines itself under a name without an underscore. And the methods of public classes.
     """
     package = griffe.load("discover", search_paths=[str(ROOT)], try_relative_path=False)
-    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
-    modules = {path: package[path.removeprefix("discover.")] for path in DIRECTIVE.findall(pages)}
-    modules |= {module.path: module for module in _modules(package) if module.exports is not None}
-    names = {found.path: found for module in modules.values() for found in _public(module)}
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").rglob("*.md"))
+    listed = [_home(package[path.removeprefix("discover.")]) for path in DIRECTIVE.findall(pages)]
+    names = {found.path: found for one in listed for found in (_public(one) if one.is_module else [one])}
     for found in list(names.values()):
         if found.is_class:
             names |= {m.path: m for m in found.members.values() if m.is_function and not m.name.startswith("_")}
     return sorted(path for path, found in names.items() if found.docstring is None)
-
-
-def _modules(module: Any) -> Iterator[Any]:
-    yield module
-    for inner in module.modules.values():
-        if not inner.is_alias:
-            yield from _modules(inner)
 
 
 def _public(module: Any) -> Iterator[Any]:
@@ -49,7 +41,11 @@ def _public(module: Any) -> Iterator[Any]:
         yield from (m for m in module.members.values() if not (m.is_alias or m.is_module or m.name.startswith("_")))
         return
     for name in map(str, module.exports):
-        found = module[name]
-        found = found.final_target if found.is_alias else found
+        found = _home(module[name])
         if not found.is_module:
             yield found
+
+
+def _home(found: Any) -> Any:
+    """An object where it is defined."""
+    return found.final_target if found.is_alias else found

@@ -43,10 +43,12 @@ BAD = {
     "unknown preset": (["compare", "digit"], "unknown preset 'digit': did you mean 'digits'"),
     "unknown preset to train": (["train", "cifar"], "unknown preset 'cifar'"),
     "unknown preset to show": (["presets", "imagenet"], "did you mean 'imagenet-augment"),
-    "missing preset": (["train"], "PRESET"),
+    "missing preset": (["train"], "say which preset"),
+    "preset and file": (["train", "digits", "--config", "a.toml"], "give a preset or --config, not both"),
+    "no such file": (["compare", "--config", "no.toml"], "cannot read no.toml: No such file"),
+    "file of another kind": (["bench", "--config", "no.yaml"], "a .toml or .json file, got no.yaml"),
     "unknown optimizer": (["train", "digits", "--optimizer", "discoverr"], "did you mean 'discover'"),
     "unknown optimizers": (["compare", "--optimizers", "momentum,adamm"], "did you mean 'adam'"),
-    "optimizer that the preset lacks": (["train", "imagenet-augment", "--optimizer", "sgd"], "has no 'sgd'"),
     "unknown key": (["train", "digits", "--set", "training.step=5"], "did you mean 'training.steps'"),
     "unknown key in a comparison": (["compare", "--set", "lr=5"], "did you mean 'optimizer.learning_rate'"),
     "no value": (["train", "digits", "--set", "training.steps"], "expected key=value"),
@@ -129,9 +131,11 @@ def test_presets_are_listed_and_shown(capsys, tmp_path):
     shown = capsys.readouterr().out
     assert "training.epochs=400.0" in shown
     assert "reported: 95.3 %" in shown
-    from discover.lab.experiments.config.config import key_types
+    from discover.lab.experiments.config.keys import argument_keys, key_types
+    from discover.lab.experiments.presets.presets import get_preset
 
-    assert all(f"  {key}" in shown for key in key_types())  # --set's help says that all are listed
+    keys = (*key_types(), *argument_keys(get_preset("cifar10-classes").config))
+    assert all(f"  {key}" in shown for key in keys)  # --set's help says that all are listed
     one = json.loads((tmp_path / "one.json").read_text())
     assert one["optimizers"]["paper_discover"] == {"learning_rate": 0.01, "alpha": 0.095, "alpha_n": 0.1}
 

@@ -1,7 +1,5 @@
 """`discover_adam`: what it is made of, and what it reduces to."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest

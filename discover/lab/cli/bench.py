@@ -9,9 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from discover.lab.cli.errors import CommandError
-from discover.lab.cli.options import JsonOption, SetOption, check_writable, split_list, split_numbers, write_result
-
-DEFAULT = "momentum,sgd,adam,qhm,igt,discover,discover_qhm,discover_igt"
+from discover.lab.cli.options import (
+    ConfigOption,
+    JsonOption,
+    PresetArgument,
+    SetOption,
+    check_writable,
+    chosen_preset,
+    split_list,
+    split_numbers,
+    write_result,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -19,8 +27,12 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    preset: Annotated[str, typer.Argument(metavar="[PRESET]", help="Model, batch and hyperparameters.")] = "digits",
-    optimizers: Annotated[str, typer.Option("--optimizers", metavar="A,B", help="Which to time.")] = DEFAULT,
+    preset: PresetArgument = None,
+    config_file: ConfigOption = None,
+    optimizers: Annotated[
+        str | None,
+        typer.Option("--optimizers", metavar="A,B", help="Which to time; default: what the preset compares."),
+    ] = None,
     groups: Annotated[str | None, typer.Option("--groups", metavar="1,2,4,8", help="Groups per batch.")] = None,
     clusters: Annotated[
         str | None, typer.Option("--clusters", metavar="10,100", help="Numbers of random clusters.")
@@ -42,14 +54,12 @@ def bench(
         raise CommandError(f"--seconds must be more than 0 and less than 3600, got {seconds:g}")
     from discover.lab.cli.console import stderr
     from discover.lab.experiments.bench.table import bench as measure
-    from discover.lab.experiments.config.config import OPTIMIZERS
-    from discover.lab.experiments.config.values import choose
     from discover.lab.experiments.folder import Folder
-    from discover.lab.experiments.presets.presets import get_preset
     from discover.lab.records import write_json
+    from discover.registry import OPTIMIZERS
 
-    chosen = get_preset(preset)
-    names = [choose("optimizer", name, tuple(OPTIMIZERS)) for name in split_list(optimizers) or []]
+    chosen = chosen_preset(preset, config_file, default="digits")
+    names = [OPTIMIZERS.find(name).name for name in split_list(optimizers) or chosen.compare]
     console = stderr()
     with contextlib.ExitStack() as held:
         folder = None if out is None else held.enter_context(Folder(out).claim())

@@ -9,12 +9,16 @@ import typer
 
 from discover.lab.cli.errors import stoppable
 from discover.lab.cli.options import (
+    ConfigOption,
     DataOption,
     JsonOption,
+    PresetArgument,
     SeedsOption,
     SetOption,
     TrackVarianceOption,
     check_writable,
+    chosen_preset,
+    run_folder,
     split_list,
     split_numbers,
     with_seeds,
@@ -27,7 +31,8 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="See `discover presets`.")] = "digits",
+    preset: PresetArgument = None,
+    config_file: ConfigOption = None,
     optimizers: Annotated[
         str | None, typer.Option(metavar="A,B", help="Which optimizers; default: the preset's.")
     ] = None,
@@ -54,18 +59,18 @@ def compare(
     Run the same command again to continue a comparison that was stopped.
     """
     from discover.lab.experiments.compare.comparison import make_comparison
-    from discover.lab.experiments.presets.presets import get_preset
 
     check_writable(json_file)
+    chosen = chosen_preset(preset, config_file, default="digits")
     comparison = make_comparison(
-        get_preset(preset),
+        chosen,
         optimizers=split_list(optimizers),
         learning_rates=split_numbers("--learning-rates", learning_rates),
         target_accuracy=target,
         control=control,
         overrides=with_seeds(settings, seeds, data, track_variance),
     )
-    directory = out or Path("runs") / f"compare-{preset}"
+    directory = out or run_folder("compare", chosen.name)
     record = _train(comparison, directory, overwrite)
     _show(record, directory, quiet=json_file == "-")
     write_result(json_file, record)
@@ -125,20 +130,16 @@ def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
 def remarks(record: dict[str, Any]) -> list[str]:
     """What the table says in words: who is ahead, and by how much of what clustering costs."""
     from discover.lab.report.style import series_name
-    from discover.lab.report.tables import best_on_validation, won_back
+    from discover.lab.report.tables import headline_rows, won_back
 
-    rows = {row["label"]: row for row in record["rows"] if (row["test_accuracy"] or {}).get("mean") is not None}
     lines = []
-    ours = [row for label, row in rows.items() if label.startswith("discover")]
-    momentum = rows.get("momentum")
-    best = best_on_validation(ours)
-    if best and momentum:
-        gap = 100 * (best["test_accuracy"]["mean"] - momentum["test_accuracy"]["mean"])
-        line = f"{series_name(best['label'])} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} Momentum"
-        share = won_back(best, momentum, rows.get("momentum-shuffled"))
-        lines.append(
-            line + (f", {100 * share:.0f}% of what clustered batches cost it." if share and share > 0 else ".")
-        )
+    best, plain, control = headline_rows(record["rows"])
+    if best and plain:
+        gap = 100 * (best["test_accuracy"]["mean"] - plain["test_accuracy"]["mean"])
+        line = f"{series_name(best['label'])} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} "
+        share = won_back(best, plain, control)
+        cost = f", {100 * share:.0f}% of what clustered batches cost it" if share and share > 0 else ""
+        lines.append(f"{line}{series_name(plain['label'])}{cost}.")
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]
     if edge:
         lines.append(f"[yellow]At the edge of the grid of learning rates:[/yellow] {', '.join(edge)}.")

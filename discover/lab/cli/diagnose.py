@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discover.lab.cli.options import DataOption, JsonOption, SetOption, check_writable, with_seeds, write_result
+from discover.lab.cli.options import (
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    SetOption,
+    check_writable,
+    chosen_preset,
+    run_folder,
+    with_seeds,
+    write_result,
+)
 
 if TYPE_CHECKING:
     from discover.lab.experiments.diagnose.ranking import Diagnosis
-
-SOURCES = ("digits", "cifar10", "cifar100", "folder", "npz")
 
 
 def register(app: typer.Typer) -> None:
@@ -21,9 +29,10 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(
     what: Annotated[
-        str,
-        typer.Argument(metavar="PRESET|DATA", help="A preset, a data set's name, an image folder or an .npz file."),
-    ],
+        str | None,
+        typer.Argument(metavar="[PRESET|DATA]", help="A preset, a data set's name, an image folder or an .npz file."),
+    ] = None,
+    config_file: ConfigOption = None,
     groups: Annotated[
         int | None, typer.Option("--groups", metavar="G", help="Cluster-pure groups per batch, as you will draw them.")
     ] = None,
@@ -59,11 +68,15 @@ def diagnose(
     overrides = with_seeds(settings, None, data)
     overrides += [f"batches.groups={groups}"] if groups is not None else []
     overrides += [f"batches.group_size={group_size}"] if group_size is not None else []
-    config, name = configuration(what)
+    if what is None or config_file is not None:
+        chosen = chosen_preset(what, config_file)
+        config, name = chosen.config, chosen.name
+    else:
+        config, name = configuration(what)
     config = config.override(overrides).check()
     from discover.lab.experiments.folder import Folder
 
-    with Folder(out or Path("runs") / f"diagnose-{name}").claim() as folder:
+    with Folder(out or run_folder("diagnose", name)).claim() as folder:
         result = _measure(config, name, column, sample, warmup)
         figures = _write(result, folder.path)
     if json_file != "-":
@@ -83,10 +96,11 @@ def diagnose(
 
 def configuration(what: str) -> tuple[Any, str]:
     """The configuration that a preset's name, a source's name or a path stands for, and a name for its folder."""
+    from discover.lab.data import SOURCES
     from discover.lab.experiments.config.config import Config
-    from discover.lab.experiments.presets.presets import get_preset, presets
+    from discover.lab.experiments.presets.presets import PRESETS, get_preset
 
-    if what in presets():
+    if what in PRESETS:
         return get_preset(what).config, what
     path = Path(what)
     if what in SOURCES:

@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from discover.lab.cli.errors import CommandError
 
+if TYPE_CHECKING:
+    from discover.lab.experiments.presets.preset import Preset
+
+PresetArgument = Annotated[
+    str | None, typer.Argument(metavar="[PRESET]", help="See `discover presets`; or give --config.", show_default=False)
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A setting of your own, .toml or .json, in place of a preset."),
+]
+OptimizerOption = Annotated[
+    str | None,
+    typer.Option("--optimizer", metavar="NAME", help="Which optimizer; default: discover, or the file's."),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -35,6 +49,32 @@ TrackVarianceOption = Annotated[
         "--track-variance", metavar="every=N", help="Measure the between-cluster variance every N steps (docs: 100)."
     ),
 ]
+
+
+def chosen_preset(name: str | None, file: Path | None, default: str | None = None) -> Preset:
+    """The preset of a name, or the one that a ``--config`` file describes."""
+    if name is not None and file is not None:
+        raise CommandError(
+            f"give a preset or --config, not both: got {name!r} and {file} (which may say preset = {name!r})"
+        )
+    if file is not None:
+        from discover.lab.experiments.presets.file import read_preset
+
+        return read_preset(file)
+    from discover.lab.experiments.presets.presets import get_preset
+
+    if name is None and default is None:
+        raise CommandError("say which preset (see `discover presets`), or give --config FILE")
+    return get_preset(name or default or "")
+
+
+def run_folder(*parts: str) -> Path:
+    """Where a command puts its results unless told otherwise.
+
+    >>> str(run_folder("digits", "mine:my_optimizer"))
+    'runs/digits-mine.my_optimizer'
+    """
+    return Path("runs") / "-".join(parts).replace(":", ".")
 
 
 def with_seeds(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from discover.lab.cli.options import JsonOption, check_writable, write_result
+
+if TYPE_CHECKING:
+    from discover.lab.experiments.presets.preset import Preset
 
 
 def register(app: typer.Typer) -> None:
@@ -18,15 +22,13 @@ def presets(
     json_file: JsonOption = None,
 ) -> None:
     """List the presets, or show one: its configuration, hyperparameters and expected results."""
-    from discover.lab.experiments.presets.presets import get_preset
-    from discover.lab.experiments.presets.presets import presets as everything
+    from discover.lab.experiments.presets.presets import PRESETS, get_preset
 
     check_writable(json_file)
     if name is None:
-        found = everything()
         if json_file != "-":
-            _list(found)
-        write_result(json_file, {key: preset.summary for key, preset in found.items()})
+            _list(PRESETS)
+        write_result(json_file, {key: preset.summary for key, preset in PRESETS.items()})
         return
     preset = get_preset(name)
     values = describe(preset)
@@ -35,7 +37,7 @@ def presets(
     write_result(json_file, values)
 
 
-def describe(preset: Any) -> dict[str, Any]:
+def describe(preset: Preset) -> dict[str, Any]:
     """Everything a preset says, as JSON would have it."""
     return {
         "name": preset.name,
@@ -52,7 +54,7 @@ def describe(preset: Any) -> dict[str, Any]:
     }
 
 
-def _list(found: Any) -> None:
+def _list(found: Mapping[str, Preset]) -> None:
     from rich.table import Table
 
     from discover.lab.cli.console import stdout
@@ -67,8 +69,9 @@ def _list(found: Any) -> None:
     console.print("\n[dim]discover presets NAME shows one in full; discover compare NAME runs it.[/dim]")
 
 
-def _show(preset: Any, values: dict[str, Any]) -> None:
+def _show(preset: Preset, values: dict[str, Any]) -> None:
     from discover.lab.cli.console import stdout
+    from discover.lab.experiments.config.keys import argument_keys
 
     console = stdout()
     console.print(f"[bold cyan]{preset.name}[/bold cyan]  {preset.summary}")
@@ -77,16 +80,24 @@ def _show(preset: Any, values: dict[str, Any]) -> None:
     for optimizer, found in values["optimizers"].items():
         reported = values["reported"].get(optimizer)
         note = "" if reported is None else f"  [green](reported: {reported:g} %)[/green]"
-        text = "  ".join(f"{key}={value:.5g}" for key, value in found.items())
+        text = "  ".join(
+            f"{key}={value:.5g}" if type(value) is float else f"{key}={value}" for key, value in found.items()
+        )
         console.print(f"  [bold]{optimizer:<{width}}[/bold]  {text}{note}", soft_wrap=True)
     console.print()
     console.print("[dim]keys for --set:[/dim]")
-    differing = {f"optimizer.{key}" for found in values["optimizers"].values() for key in found}
-    for key, value in {**values["config"], **values["optimizer"]}.items():
-        if key == "optimizer.name" or key in differing:
+    differing = {"optimizer.name", *(f"optimizer.{key}" for found in values["optimizers"].values() for key in found)}
+    flat = preset.config.flat()
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in flat))
+    keys = dict.fromkeys((*flat, *argument_keys(preset.config)))
+    for key in sorted(keys, key=lambda key: sections.index(key.partition(".")[0])):
+        if key in differing:
             console.print(f"  {key}  [dim](by optimizer, above)[/dim]")
-            continue
-        text = ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value).lower()
-        console.print(f"  {key}={text}", markup=False)
+        elif key not in flat:
+            console.print(f"  {key}  [dim](at its own default, where there is one)[/dim]")
+        else:
+            value = flat[key]
+            text = ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value).lower()
+            console.print(f"  {key}={text}", markup=False)
     rates = ", ".join(f"{rate:g}" for rate in preset.learning_rates)
     console.print(f"\n[dim]compare:[/dim] learning rates {rates}; target accuracy {preset.target_accuracy:g}")

@@ -48,8 +48,8 @@ def reproduce(
 
     Run the same command again to continue: what is trained is never trained twice, also between results.
     """
-    from discover.lab.experiments.config.values import choose
     from discover.lab.experiments.reproduce.results import RESULTS, SCALES
+    from discover.registry import choose
 
     check_writable(json_file)
     choose("scale", scale, SCALES)

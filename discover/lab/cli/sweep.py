@@ -12,11 +12,16 @@ import typer
 
 from discover.lab.cli.errors import CommandError, stoppable
 from discover.lab.cli.options import (
+    ConfigOption,
     DataOption,
     JsonOption,
+    OptimizerOption,
+    PresetArgument,
     SeedsOption,
     SetOption,
     check_writable,
+    chosen_preset,
+    run_folder,
     with_seeds,
     write_result,
 )
@@ -27,8 +32,9 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="See `discover presets`.")],
-    optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="Whose hyperparameters to search.")],
+    preset: PresetArgument = None,
+    config_file: ConfigOption = None,
+    optimizer: OptimizerOption = None,
     search: Annotated[
         str, typer.Option("--search", metavar="KIND", help="grid (every combination), or tpe (optuna; extra `sweep`).")
     ] = "grid",
@@ -63,7 +69,6 @@ def sweep(
 
     Run the same command again to continue a sweep that was stopped or killed, or beside another to share the work.
     """
-    from discover.lab.experiments.presets.presets import get_preset
     from discover.lab.experiments.sweep.search import make_search
 
     check_writable(json_file)
@@ -72,9 +77,10 @@ def sweep(
     if storage is not None and search != "tpe":
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
     overrides = with_seeds(settings, seeds, data)
+    chosen = chosen_preset(preset, config_file)
     settled = make_search(
-        get_preset(preset),
-        optimizer,
+        chosen,
+        optimizer or chosen.config.optimizer.name,
         method=search,
         space=space,
         axes=axis or (),
@@ -83,9 +89,10 @@ def sweep(
         prune=prune,
         overrides=overrides,
     )
-    directory = out or Path("runs") / f"sweep-{preset}-{optimizer}"
+    directory = out or run_folder("sweep", chosen.name, settled.optimizer)
     record = _search(settled, directory, storage, minutes)
-    _show(record, settled, directory, overrides, quiet=json_file == "-")
+    setting = chosen.name if config_file is None else f"--config {shlex.quote(str(config_file))}"
+    _show(record, settled, directory, setting, overrides, quiet=json_file == "-")
     write_result(json_file, record)
 
 
@@ -115,7 +122,9 @@ def describe(trial: dict[str, Any]) -> str:
     return f"trial {trial['number']}: {values}: {ended}"
 
 
-def _show(record: dict[str, Any], search: Any, directory: Path, overrides: Sequence[str], quiet: bool) -> None:
+def _show(
+    record: dict[str, Any], search: Any, directory: Path, setting: str, overrides: Sequence[str], quiet: bool
+) -> None:
     from discover.lab.cli.console import show_table, stdout
     from discover.lab.report.sweep import sweep_table, write_sweep_figure
 
@@ -136,7 +145,7 @@ def _show(record: dict[str, Any], search: Any, directory: Path, overrides: Seque
     reached = f"{100 * test['mean']:.1f} ± {100 * test['std']:.1f} %" if test["mean"] is not None else "diverged"
     console.print(f"winner: trial {best['number']}; test accuracy, looked at once: {reached} (n = {count})")
     same = "".join(f"--set {shlex.quote(text)} " for text in overrides)  # as what was swept
-    line = f"discover train {search.preset} --optimizer {search.optimizer} {same}{best['set_line']}"
+    line = f"discover train {setting} --optimizer {search.optimizer} {same}{best['set_line']}"
     console.print(line, markup=False, soft_wrap=True)
     if figures:
         console.print(f"figure: {figures[0]}", markup=False)

@@ -17,12 +17,17 @@ from discover.lab.cli.devices import (
 )
 from discover.lab.cli.errors import CommandError, stoppable
 from discover.lab.cli.options import (
+    ConfigOption,
     DataOption,
     JsonOption,
+    OptimizerOption,
+    PresetArgument,
     SeedsOption,
     SetOption,
     TrackVarianceOption,
     check_writable,
+    chosen_preset,
+    run_folder,
     with_seeds,
     write_result,
 )
@@ -33,8 +38,9 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="See `discover presets`.")],
-    optimizer: Annotated[str, typer.Option("--optimizer", metavar="NAME", help="Which optimizer.")] = "discover",
+    preset: PresetArgument = None,
+    config_file: ConfigOption = None,
+    optimizer: OptimizerOption = None,
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", metavar="X", help="Instead of the preset's.")
     ] = None,
@@ -58,21 +64,22 @@ def train(
     worker_timeout: WorkerTimeoutOption = 60.0,
 ) -> None:
     """Train one optimizer, over all seeds of the preset, and leave records, checkpoints, figures and a page."""
-    from discover.lab.experiments.presets.presets import get_preset
 
     check_writable(json_file)
     if resume and overwrite:
         raise CommandError("--resume and --overwrite exclude each other")
     # A preset may drop members that diverge, for grids; who trains one setting wants to know at once.
-    config = get_preset(preset).config_for(optimizer).with_values({"training.on_nonfinite": "stop"})
+    chosen = chosen_preset(preset, config_file)
+    name = optimizer or chosen.config.optimizer.name
+    config = chosen.config_for(name).with_values({"training.on_nonfinite": "stop"})
     config = config.override(with_seeds(settings, seeds, data, track_variance))
     if learning_rate is not None:
         config = config.with_values({"optimizer.learning_rate": learning_rate})
     config = config.check()
-    directory = out or Path("runs") / f"{preset}-{optimizer}"
+    directory = out or run_folder(chosen.name, name)
     team = gather_team(devices, coordinator, num_processes, process_id, worker_timeout)
     hint = "with --resume instead of --overwrite" if overwrite else "with --resume"
-    summary = _train(config, directory, (resume, overwrite), tensorboard, f"{preset} {optimizer}", hint, team)
+    summary = _train(config, directory, (resume, overwrite), tensorboard, f"{chosen.name} {name}", hint, team)
     if team is not None and not team.first:
         return  # the first process shows the results of all
     _show(directory, quiet=json_file == "-")

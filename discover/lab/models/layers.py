@@ -103,7 +103,7 @@ def dense(in_features: int, out_features: int, *, dtype: DTypeLike = jnp.float32
     return nnx.Linear(in_features, out_features, dtype=dtype, rngs=rngs)
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+def drop(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Zeroes entries with probability ``rate`` and rescales the others; without a key it changes nothing."""
     if key is None or rate == 0.0:
         return x
@@ -114,3 +114,20 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 def fold(key: jax.Array | None, number: int) -> jax.Array | None:
     """The key of the ``number``-th part of a model, or None where there is no key."""
     return None if key is None else jax.random.fold_in(key, number)
+
+
+def channels_of(input_shape: tuple[int, ...]) -> int:
+    """The channels of images (H, W, C); raises a ValueError for examples that are not images."""
+    if len(input_shape) != 3:
+        raise ValueError(f"convolutions need images of shape (H, W, C), got shape {input_shape}")
+    return input_shape[-1]
+
+
+def check_sizes(depth: int, width: int, dropout: float, *, least_depth: int = 1) -> None:
+    """Raises a ValueError for a network of no width, of no depth, or that drops everything."""
+    if depth < least_depth:
+        raise ValueError(f"model.depth must be at least {least_depth}, got {depth}")
+    if width < 1:
+        raise ValueError(f"model.width must be at least 1, got {width}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"model.dropout must be in [0, 1), got {dropout}")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, dense, dropout
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop
 
 BLOCKS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 GROUPS = 32
@@ -43,11 +43,11 @@ class ResNet(nnx.Module):
     """ResNet-v1-``depth`` for images [b, H, W, C]: 25.6M parameters at depth 50 and 1,000 classes.
 
     Args:
-        in_channels: channels of the image.
+        input_shape: (H, W, C) of an image.
         num_classes: outputs.
         depth: 14, 26, 50, 101 or 152.
         width: channels of the first stage (64 in the paper).
-        dropout_rate: before the last layer (the paper has none).
+        dropout: before the last layer (the paper has none).
         dtype: of the computation.
         conv_general_dilated: what every convolution calls.
         rngs: for the initial parameters.
@@ -58,16 +58,17 @@ class ResNet(nnx.Module):
 
     def __init__(
         self,
-        in_channels: int,
+        input_shape: tuple[int, ...],
         num_classes: int,
         *,
         depth: int = 50,
         width: int = 64,
-        dropout_rate: float = 0.0,
+        dropout: float = 0.0,
         dtype: Any = jnp.float32,
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes(depth, width, dropout)
         if depth not in BLOCKS:
             raise ValueError(f"depth of a ResNet must be one of {', '.join(map(str, BLOCKS))}, got {depth}")
         conv: dict[str, Any] = {
@@ -76,7 +77,7 @@ class ResNet(nnx.Module):
             "conv_general_dilated": conv_general_dilated,
             "rngs": rngs,
         }
-        self.stem = Conv(in_channels, width, 7, stride=2, **conv)
+        self.stem = Conv(channels_of(input_shape), width, 7, stride=2, **conv)
         self.stem_norm = group_norm(width, GROUPS, dtype=dtype, rngs=rngs)
         features, blocks = width, []
         for stage, count in enumerate(BLOCKS[depth]):
@@ -86,7 +87,7 @@ class ResNet(nnx.Module):
                 features = 4 * width * 2**stage
         self.blocks = nnx.List(blocks)
         self.head = dense(features, num_classes, dtype=dtype, rngs=rngs)
-        self.dropout_rate = dropout_rate
+        self.dropout_rate = dropout
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Returns logits [b, num_classes] in float32; dropout only with a key."""
@@ -94,5 +95,5 @@ class ResNet(nnx.Module):
         y = nnx.max_pool(y, (3, 3), strides=(2, 2), padding="SAME")
         for block in self.blocks:
             y = block(y)
-        y = dropout(jnp.mean(y, axis=(1, 2)), self.dropout_rate, key)
+        y = drop(jnp.mean(y, axis=(1, 2)), self.dropout_rate, key)
         return self.head(y).astype(jnp.float32)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, dense, dropout, fold
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop, fold
 
 
 class Logistic(nnx.Module):
@@ -42,20 +42,21 @@ class MLP(nnx.Module):
         *,
         depth: int = 1,
         width: int = 128,
-        dropout_rate: float = 0.0,
+        dropout: float = 0.0,
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        check_sizes(depth, width, dropout, least_depth=0)
         sizes = [math.prod(input_shape), *([width] * depth)]
         self.layers = nnx.List([dense(a, b, dtype=dtype, rngs=rngs) for a, b in pairwise(sizes)])
         self.head = dense(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
-        self.dropout_rate = dropout_rate
+        self.dropout_rate = dropout
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Returns logits [b, num_classes] in float32; dropout only with a key."""
         y = x.reshape(x.shape[0], -1)
         for number, layer in enumerate(self.layers):
-            y = dropout(jax.nn.relu(layer(y)), self.dropout_rate, fold(key, number))
+            y = drop(jax.nn.relu(layer(y)), self.dropout_rate, fold(key, number))
         return self.head(y).astype(jnp.float32)
 
 
@@ -67,28 +68,27 @@ class CNN(nnx.Module):
 
     def __init__(
         self,
-        in_channels: int,
+        input_shape: tuple[int, ...],
         num_classes: int,
         *,
         depth: int = 3,
         width: int = 16,
-        dropout_rate: float = 0.0,
+        dropout: float = 0.0,
         dtype: Any = jnp.float32,
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):
-        if depth < 1:
-            raise ValueError(f"depth of a CNN must be at least 1, got {depth}")
+        check_sizes(depth, width, dropout)
         conv: dict[str, Any] = {"dtype": dtype, "conv_general_dilated": conv_general_dilated, "rngs": rngs}
-        sizes = [in_channels, *(width * 2**layer for layer in range(depth))]
+        sizes = [channels_of(input_shape), *(width * 2**layer for layer in range(depth))]
         self.convs = nnx.List([Conv(a, b, 3, stride=2 if n else 1, **conv) for n, (a, b) in enumerate(pairwise(sizes))])
         self.norms = nnx.List([group_norm(size, 8, dtype=dtype, rngs=rngs) for size in sizes[1:]])
         self.head = dense(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
-        self.dropout_rate = dropout_rate
+        self.dropout_rate = dropout
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Returns logits [b, num_classes] in float32; dropout only with a key."""
         for conv, norm in zip(self.convs, self.norms):
             x = jax.nn.relu(norm(conv(x)))
-        y = dropout(jnp.mean(x, axis=(1, 2)), self.dropout_rate, key)
+        y = drop(jnp.mean(x, axis=(1, 2)), self.dropout_rate, key)
         return self.head(y).astype(jnp.float32)

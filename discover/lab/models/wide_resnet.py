@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, dense, dropout, fold
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop, fold
 
 FIRST_GROUPS = 16  # in the first norm of each block
 OTHER_GROUPS = 32
@@ -24,7 +24,7 @@ class WideBlock(nnx.Module):
         features: int,
         *,
         stride: int,
-        dropout_rate: float,
+        dropout: float,
         dtype: Any,
         conv_general_dilated: ConvFn | None,
         rngs: nnx.Rngs,
@@ -36,13 +36,13 @@ class WideBlock(nnx.Module):
         self.conv2 = Conv(features, features, 3, **conv)
         changes = stride != 1 or in_features != features
         self.shortcut = Conv(in_features, features, 1, stride=stride, **conv) if changes else None
-        self.dropout_rate = dropout_rate
+        self.dropout_rate = dropout
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         y = jax.nn.relu(self.norm1(x))
         residual = x if self.shortcut is None else self.shortcut(y)
         y = jax.nn.relu(self.norm2(self.conv1(y)))
-        return residual + self.conv2(dropout(y, self.dropout_rate, key))
+        return residual + self.conv2(drop(y, self.dropout_rate, key))
 
 
 class WideResNet(nnx.Module):
@@ -52,11 +52,11 @@ class WideResNet(nnx.Module):
     stages: 26 (the paper's name) and 28 are the same network, of 36.5M parameters at width 10.
 
     Args:
-        in_channels: channels of the image.
+        input_shape: (H, W, C) of an image.
         num_classes: outputs.
         depth: 6n+2 or 6n+4.
         width: factor on the channels 16, 32, 64.
-        dropout_rate: between the convolutions of each block.
+        dropout: between the convolutions of each block.
         dtype: of the computation.
         conv_general_dilated: what every convolution calls.
         rngs: for the initial parameters.
@@ -67,27 +67,28 @@ class WideResNet(nnx.Module):
 
     def __init__(
         self,
-        in_channels: int,
+        input_shape: tuple[int, ...],
         num_classes: int,
         *,
         depth: int = 26,
         width: int = 10,
-        dropout_rate: float = 0.3,
+        dropout: float = 0.3,
         dtype: Any = jnp.float32,
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes(depth, width, dropout)
         blocks, left = divmod(depth - 2, 6)
         if blocks < 1 or left not in (0, 2):
             raise ValueError(f"depth of a WideResNet must be 6n+2 or 6n+4 (16, 22, 26, 28, ...), got {depth}")
         conv: dict[str, Any] = {"dtype": dtype, "conv_general_dilated": conv_general_dilated, "rngs": rngs}
-        self.stem = Conv(in_channels, 16, 3, **conv)
+        self.stem = Conv(channels_of(input_shape), 16, 3, **conv)
         features, stages = 16, []
         for stage in range(3):
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
                 wide = 16 * 2**stage * width
-                stages.append(WideBlock(features, wide, stride=stride, dropout_rate=dropout_rate, **conv))
+                stages.append(WideBlock(features, wide, stride=stride, dropout=dropout, **conv))
                 features = wide
         self.blocks = nnx.List(stages)
         self.norm = group_norm(features, OTHER_GROUPS, dtype=dtype, rngs=rngs)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from discover.lab.report.plotting import LOOK
+from discover.lab.report.style import is_clustered
+from discover.registry import REFERENCE
 
 PAPER = {"discover": 6.3 / 10.4, "discover_qhm": 5.8 / 10.4, "discover_igt": 5.6 / 10.4}
 """What the paper's table gives for CIFAR-10 on 4 TPUv2, relative to its momentum."""
@@ -19,14 +21,13 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    rows = [row for row in result["rows"] if row["optimizer"] != "momentum"]
-    several = len({(row["groups"], row["clusters"]) for row in rows if "discover" in row["optimizer"]}) > 1
-    labels = []
-    for row in rows:
-        clustered = "discover" in row["optimizer"]
-        labels.append(
-            f"{row['optimizer']}  G={row['groups']}, N={row['clusters']}" if clustered and several else row["optimizer"]
-        )
+    rows = [row for row in result["rows"] if row["optimizer"] != REFERENCE]
+    clustered = [is_clustered({"label": row["optimizer"], **row}) for row in rows]
+    several = len({(row["groups"], row["clusters"]) for row, has in zip(rows, clustered) if has}) > 1
+    labels = [
+        f"{row['optimizer']}  G={row['groups']}, N={row['clusters']}" if has and several else row["optimizer"]
+        for row, has in zip(rows, clustered)
+    ]
     with plt.rc_context(LOOK):
         figure, axes = plt.subplots(figsize=(7.2, 1.2 + 0.34 * len(rows)), layout="constrained")
         places = range(len(rows))[::-1]
@@ -35,7 +36,7 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
             [ratio - row["ratio_lowest"] for ratio, row in zip(ratios, rows)],
             [row["ratio_highest"] - ratio for ratio, row in zip(ratios, rows)],
         ]
-        colours = ["#0072b2" if "discover" in row["optimizer"] else "#9aa1ab" for row in rows]
+        colours = ["#0072b2" if has else "#9aa1ab" for has in clustered]
         axes.barh(places, ratios, xerr=errors, color=colours, height=0.66, error_kw={"elinewidth": 1, "capsize": 2.5})
         for place, row in zip(places, rows):
             axes.text(0.01, place, f"{row['ratio']:.3f}", va="center", ha="left", color="white", fontsize=9)

@@ -213,11 +213,11 @@ def _curve(axes: Any, points: list[Any], style: Style) -> None:
 
 
 def _reference_lines(axes: Any, record: dict[str, Any]) -> None:
-    lines = {"momentum": (0, (1.2, 2.0)), "adam": (0, (6.0, 2.0, 1.2, 2.0))}
-    for row in record["rows"]:
+    controls = [row for row in record["rows"] if row["control"]]
+    for number, row in enumerate(controls):
         mean, _ = _percent(row)
-        if row["control"] and mean is not None:
-            dash = lines.get(row["optimizer"], "--")
+        if mean is not None:
+            dash = ((0, (1.2, 2.0)), (0, (6.0, 2.0, 1.2, 2.0)), "--")[min(number, 2)]
             axes.axhline(
                 mean, color="#222222", linestyle=dash, linewidth=1.4, zorder=1, label=series_name(row["label"])
             )

@@ -1,13 +1,17 @@
 """How each optimizer is called and drawn: the same everywhere, safe for colour-blind readers and in grey.
 
-The hues are Okabe and Ito's. A plain optimizer and its Discover variant share a marker; Discover variants
-have solid lines and filled markers, plain ones dashed lines and open markers, controls dotted lines. So no
+Names and hues come from the table of optimizers. One with clusters has a solid line and filled markers, a plain one a
+dashed line and open markers, and both share a marker where one is the other's baseline; a control is dotted. So no
 curve is told apart by hue alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from discover.registry import OPTIMIZERS, REFERENCE, Optimizer, own_label
 
 
 @dataclass(frozen=True)
@@ -34,77 +38,75 @@ class Style:
 _SOLID: tuple[float, ...] = ()
 _DASHED = (5.0, 2.0)
 _DOTTED = (1.2, 2.0)
-_DASHDOT = (6.0, 2.0, 1.2, 2.0)
+_DASHES = (_SOLID, (6.0, 2.0, 1.2, 2.0), _DASHED, _DOTTED)
+_MARKERS = ("o", "D", "s", "^", "X", "v", "P", "h", "<", ">", "p", "d", "8", "H", "*")
+_HATCHES = ("//", "--", "\\\\", "xx", "||", "", "..", "++", "|-", "oo", "OO", "**")
+_INK = "#222222"
+_COLORS = ("#332288", "#CC6677", "#117733", "#B8A036", "#44AA99", "#AA4499", "#999933", "#882255", "#4477AA", "#7F6000")
+"""For labels that are not in the table; Tol's, and none of the table's."""
 
-_STYLES = {
-    "discover": Style("Discover", "#D55E00", _SOLID, "o", True, ""),
-    "discover_qhm": Style("Discover-QHM", "#A6478A", _SOLID, "s", True, ".."),
-    "discover_igt": Style("Discover-IGT", "#E69F00", _SOLID, "^", True, "++"),
-    "discover_adam": Style("Discover-Adam", "#6A51C8", _SOLID, "X", True, "|-"),
-    "momentum": Style("Momentum", "#0072B2", _DASHED, "o", False, "//"),
-    "qhm": Style("QHM", "#56B4E9", _DASHED, "s", False, "\\\\"),
-    "igt": Style("IGT", "#009E73", _DASHED, "^", False, "xx"),
-    "sgd": Style("SGD", "#767676", _DASHDOT, "D", False, "--"),
-    "adam": Style("Adam", "#3B3B8F", _DASHDOT, "X", False, "||"),
-    "paper_discover": Style("Discover (printed)", "#8A3D00", _DOTTED, "o", True, "oo"),
-    "paper_discover_qhm": Style("Discover-QHM (printed)", "#6B2D59", _DOTTED, "s", True, "OO"),
-    "paper_discover_igt": Style("Discover-IGT (printed)", "#8F6300", _DOTTED, "^", True, "**"),
-}
-_CONTROL = Style("", "#222222", _DOTTED, "v", False, "..")
-_SPARE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#A6478A", "#E69F00", "#56B4E9", "#767676")
-_SPARE_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_SPARE_HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++")
-_SPARE_DASHES = (_SOLID, _DASHED, _DOTTED, _DASHDOT)
+
+def optimizer_of(label: str) -> Optimizer | None:
+    """The table's entry of a label such as ``momentum-shuffled``; None for others, also for a user's own."""
+    base = label.partition("-")[0]
+    return OPTIMIZERS.get({"igt_momentum": "igt"}.get(base, base))
+
+
+def is_clustered(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a record was trained with clusters: as it says, or else as the table does."""
+    entry = optimizer_of(str(row.get("optimizer") or row["label"]))
+    return bool(row.get("clustered", entry is not None and entry.clustered))
 
 
 def series_name(label: str) -> str:
-    """The name to print for a label such as ``discover_qhm`` or ``momentum-shuffled``.
+    """The name to print for a label such as ``discover_qhm``, ``momentum-shuffled`` or ``mine:my_optimizer``.
 
-    >>> series_name("discover_qhm"), series_name("momentum-shuffled")
-    ('Discover-QHM', 'Momentum, shuffled')
+    >>> series_name("discover_qhm"), series_name("momentum-shuffled"), series_name("mine:my_optimizer")
+    ('Discover-QHM', 'Momentum, shuffled', 'My optimizer')
     """
     base, _, variant = label.partition("-")
-    base = "igt" if base == "igt_momentum" else base
-    if base not in _STYLES:
+    entry = optimizer_of(label)
+    if entry is None and ":" not in base:
         return label
-    return _STYLES[base].name + (f", {variant}" if variant else "")
+    name = entry.label if entry is not None else own_label(base)
+    return name + (f", {variant}" if variant else "")
 
 
-def series_styles(labels: list[str]) -> dict[str, Style]:
-    """A style for every label; known optimizers always look the same, others take a free combination.
+def series_styles(labels: Sequence[str]) -> dict[str, Style]:
+    """A style for every label; optimizers of the table always look the same, others take a free combination.
 
     Args:
         labels: unique labels, in the order in which they are drawn.
     """
-    styles: dict[str, Style] = {}
-    taken: set[tuple[str, tuple[float, ...]]] = set()
-    for label in labels:
-        base, _, variant = label.partition("-")
-        base = "igt" if base == "igt_momentum" else base
-        known = _STYLES.get(base)
-        if known is not None and not variant:
-            styles[label] = known
-        elif base == "momentum" and variant == "shuffled":
-            styles[label] = Style(series_name(label), *_fields(_CONTROL))
-        elif known is not None and variant == "shuffled":  # another control: dotted too, in its optimizer's hue
-            styles[label] = Style(series_name(label), known.color, _DOTTED, "P", False, "oo")
-        else:
-            continue
-        taken.add((styles[label].color, styles[label].dash))
-    spares = (
-        (color, dash, marker, hatch)
-        for dash, hatch_shift in zip(_SPARE_DASHES, range(len(_SPARE_DASHES)))
-        for color, marker, hatch in zip(
-            _SPARE_COLORS, _SPARE_MARKERS, _SPARE_HATCHES[hatch_shift:] + _SPARE_HATCHES[:hatch_shift]
-        )
-        if (color, dash) not in taken
-    )
-    for label in labels:
-        if label not in styles:
-            color, dash, marker, hatch = next(spares, ("#222222", _SOLID, "o", ""))
-            styles[label] = Style(series_name(label), color, dash, marker, not dash, hatch)
+    styles = {label: style for label in labels if (style := _known_style(label)) is not None}
+    looks = {(style.dash, style.marker) for style in styles.values()}
+    colors = [color for color in _COLORS if color not in {style.color for style in styles.values()}] or [_INK]
+    for number, label in enumerate(label for label in labels if label not in styles):
+        row, column = divmod(number, len(colors))
+        dash = _DASHES[row] if row < len(_DASHES) else (2.0 + row, 2.0)
+        marker = next((marker for marker in _MARKERS if (dash, marker) not in looks), "o")
+        looks.add((dash, marker))
+        hatch = _hatch(len(OPTIMIZERS) + number)
+        styles[label] = Style(series_name(label), colors[column], dash, marker, not dash, hatch)
     return {label: styles[label] for label in labels}
 
 
-def _fields(style: Style) -> tuple[str, tuple[float, ...], str, bool, str]:
-    return style.color, style.dash, style.marker, style.filled, style.hatch
+def _known_style(label: str) -> Style | None:
+    """The look of an optimizer of the table, or of it as a control: dotted, the reference in ink."""
+    entry, variant = optimizer_of(label), label.partition("-")[2]
+    if entry is None or variant not in ("", "shuffled"):
+        return None
+    names = list(OPTIMIZERS)
+    peers = [one.name for one in OPTIMIZERS.values() if one.clustered and one.baseline == entry.baseline]
+    dash = _DASHES[peers.index(entry.name) % 2] if entry.clustered else _DASHED
+    marker = _MARKERS[names.index(entry.baseline or entry.name) % len(_MARKERS)]
+    style = Style(series_name(label), entry.color, dash, marker, entry.clustered, _hatch(names.index(entry.name)))
+    if not variant:
+        return style
+    return replace(style, color=_INK if entry.name == REFERENCE else entry.color, dash=_DOTTED, filled=False)
+
+
+def _hatch(number: int) -> str:
+    """The hatch of a number, none like another: denser every time that the patterns begin again."""
+    again, which = divmod(number, len(_HATCHES))
+    return _HATCHES[which] + again * "/."

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from discover.lab.report.style import series_name
+from discover.lab.report.style import is_clustered, series_name
+from discover.registry import REFERENCE
 
 MISSING = "–"
 
@@ -126,10 +127,11 @@ def _best(rows: list[dict[str, Any]]) -> int | None:
 
 
 def headline_rows(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
-    """The best row with clusters on validation, momentum on the same batches, and the control; None: not there."""
-    ended = {row["label"]: row for row in rows if (row.get("test_accuracy") or {}).get("mean") is not None}
-    ours = [row for label, row in ended.items() if label.startswith("discover") and not row.get("control")]
-    return best_on_validation(ours), ended.get("momentum"), ended.get("momentum-shuffled")
+    """The best row with clusters on validation, the reference on the same batches, and the control; None: not there."""
+    ended = [row for row in rows if (row.get("test_accuracy") or {}).get("mean") is not None]
+    best = best_on_validation([row for row in ended if is_clustered(row) and not row.get("control")])
+    by_label = {row["label"]: row for row in ended}
+    return best, by_label.get(REFERENCE), by_label.get(f"{REFERENCE}-shuffled")
 
 
 def won_back(ours: dict[str, Any], plain: dict[str, Any], control: dict[str, Any] | None) -> float | None:

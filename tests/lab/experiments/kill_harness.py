@@ -20,9 +20,10 @@ import threading
 import time
 from pathlib import Path
 
-from discover.lab.experiments.config.config import OPTIMIZERS, Config
+from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.run import run
 from discover.lab.training.progress import Quiet
+from discover.registry import OPTIMIZERS
 
 STEPS, CHECKPOINT_EVERY = 48, 9
 NEEDED = {

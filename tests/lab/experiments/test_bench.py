@@ -7,12 +7,13 @@ from jax import lax
 
 from discover.lab.experiments.bench import table as module
 from discover.lab.experiments.bench import update
-from discover.lab.experiments.bench.candidates import BASELINE, HAND_WRITTEN, Candidate
+from discover.lab.experiments.bench.candidates import HAND_WRITTEN, Candidate
 from discover.lab.experiments.bench.operations import count_operations
 from discover.lab.experiments.bench.table import _take_turns, bench
 from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.report.bench import write_bench_figure
+from discover.registry import REFERENCE
 
 NO_LAYERS = ["model.depth=none", "model.width=none"]
 
@@ -34,7 +35,7 @@ def test_every_optimizer_and_setting_has_a_row(result):
     table, _ = result
     assert table["environment"]["devices"] == ["cpu"] * len(jax.devices())
     rows = [(row["optimizer"], row["groups"], row["clusters"]) for row in table["rows"]]
-    assert rows == [(BASELINE, 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
+    assert rows == [(REFERENCE, 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
 
 
 def test_ratios_are_taken_against_momentum_within_a_repeat(result):
@@ -117,8 +118,8 @@ def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(
     monkeypatch.setattr(module, "time_update", update_alone)
     settings = {"groups": [4], "repeats": 1, "seconds": 0.0001}
     table = bench(get_preset("digits").config_for, ["discover"], say=said.append, **settings)
-    assert [row["optimizer"] for row in table["rows"]] == [BASELINE, BASELINE, "discover"]
-    assert table["updates"] == [{"optimizer": BASELINE}]
+    assert [row["optimizer"] for row in table["rows"]] == [REFERENCE, REFERENCE, "discover"]
+    assert table["updates"] == [{"optimizer": REFERENCE}]
     assert said[-1] == "stopped: 1 of 2 updates were timed alone"
 
 
@@ -141,7 +142,7 @@ def test_the_figure_is_drawn(result, tmp_path):
 def test_momentum_alone_can_be_timed_and_drawn(monkeypatch, without_training, tmp_path):
     monkeypatch.setattr(module, "time_update", lambda config, *_: {"optimizer": config.optimizer.name})
     table = bench(get_preset("digits").config_for, [], repeats=1, seconds=0.0001, loop=False)
-    assert [row["optimizer"] for row in table["rows"]] == [BASELINE]
+    assert [row["optimizer"] for row in table["rows"]] == [REFERENCE]
     assert write_bench_figure(table, tmp_path)
 
 

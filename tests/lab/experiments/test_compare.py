@@ -23,7 +23,6 @@ from discover.lab.experiments.compare.comparison import describe_batches, make_c
 from discover.lab.experiments.compare.scores import choose_rate, first_steps, spread
 from discover.lab.experiments.compare.speed import add_speeds
 from discover.lab.experiments.compare.train import ComparisonFolder, compare
-from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.folder import FolderError
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.records import read_metrics, read_summary
@@ -184,7 +183,7 @@ def test_a_comparison_killed_outright_ends_the_same(finished, tmp_path):
     ],
 )
 def test_an_impossible_comparison_is_refused_in_one_line(changes, message):
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         make_comparison(get_preset("digits"), **changes)
     assert "\n" not in str(caught.value)
 
@@ -192,8 +191,8 @@ def test_an_impossible_comparison_is_refused_in_one_line(changes, message):
 def test_a_hyperparameter_is_set_for_those_that_have_it():
     comparison = make_comparison(get_preset("digits"), overrides=["optimizer.nu=0.5", "optimizer.beta=0.8"])
     configs = {entry.label: entry.config.optimizer for entry in comparison.entries}
-    assert (configs["discover"].nu, configs["qhm"].nu, configs["momentum"].nu) == (0.5, 0.5, None)
-    assert (configs["momentum"].beta, configs["adam"].beta, configs["sgd"].beta) == (0.8, None, None)
+    assert [configs[name].get("nu") for name in ("discover", "qhm", "momentum")] == [0.5, 0.5, None]
+    assert [configs[name].get("beta") for name in ("momentum", "adam", "sgd")] == [0.8, None, None]
 
 
 def test_another_comparison_in_the_folder_is_refused_and_names_the_difference(finished):

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from discover.lab.experiments.config.config import OPTIMIZERS
 from discover.lab.experiments.run.run import load_params
+from discover.registry import OPTIMIZERS
 
 HARNESS = Path(__file__).with_name("kill_harness.py")
 

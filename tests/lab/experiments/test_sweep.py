@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.folder import FolderError
+from discover.lab.experiments.presets.paper_search import SEARCHED_ON_CIFAR, SEARCHED_ON_IMAGENET
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.sweep import trials as sweep_trials
 from discover.lab.experiments.sweep.optuna_search import MissingExtra
 from discover.lab.experiments.sweep.search import make_search
-from discover.lab.experiments.sweep.spaces import OURS, PAPER_CIFAR, PAPER_IMAGENET, get_space, parse_axis
+from discover.lab.experiments.sweep.spaces import get_space, parse_axis
 from discover.lab.experiments.sweep.train import set_line, sweep, winner
 from discover.lab.records import read_metrics, read_summary
 from discover.lab.report.sweep import sweep_table, write_sweep_figure
 from discover.lab.training.errors import RunStopped
+from discover.registry import OPTIMIZERS
 
 SMALL = [
     "model.name=logistic", "model.depth=none", "model.width=none", "training.steps=12", "training.eval_every=4",
@@ -69,29 +70,29 @@ TYPED_IMAGENET = {  # from the appendix on ImageNet
 
 
 def test_the_papers_grids_are_as_printed():
-    found = {name: {key: list(axis.values) for key, axis in space.items()} for name, space in PAPER_CIFAR.items()}
+    found = {name: {key: list(axis.values) for key, axis in space.items()} for name, space in SEARCHED_ON_CIFAR.items()}
     assert {name: {key: pytest.approx(v) for key, v in space.items()} for name, space in TYPED.items()} == found
     for name, space in TYPED_IMAGENET.items():
-        assert {key: list(axis.values) for key, axis in PAPER_IMAGENET[name].items()} == space
+        assert {key: list(axis.values) for key, axis in SEARCHED_ON_IMAGENET[name].items()} == space
 
 
 def test_the_chosen_values_of_the_paper_lie_on_its_grids():
     for setting in ("classes", "classes-noise02", "classes-noise08"):
         preset = get_preset(f"cifar10-{setting}")
-        for optimizer, space in PAPER_CIFAR.items():
+        for optimizer, space in SEARCHED_ON_CIFAR.items():
             own = preset.hyperparameters(optimizer)
             for name, axis in space.items():
                 assert any(own[name] == pytest.approx(value) for value in axis.values), (setting, optimizer, name)
 
 
 def test_every_optimizer_of_every_space_can_be_planned():
-    for preset, space in (("cifar10-classes-small", PAPER_CIFAR), ("digits", OURS)):
+    for preset, space in (("cifar10-classes-small", SEARCHED_ON_CIFAR), ("digits", OPTIMIZERS)):
         for optimizer in space:
             if optimizer in get_preset(preset).optimizers:
                 plan = make_search(get_preset(preset), optimizer, trials=3)
                 assert len(plan.points()) == 3
-    assert get_space("cifar10-classes", "paper_discover")[0] == "paper"
-    assert get_space("cifar10-classes", "discover")[0] == "ours"  # the paper tuned its own letters
+    assert get_space(get_preset("cifar10-classes"), "paper_discover")[0] == "paper"
+    assert get_space(get_preset("cifar10-classes"), "discover")[0] == "ours"  # the paper tuned its own letters
 
 
 # -- planning ---------------------------------------------------------------------------------------------------------
@@ -124,8 +125,9 @@ def test_a_part_of_a_grid_is_drawn_with_the_seed_without_repetition(trials, seed
     ],
 )
 def test_what_cannot_be_is_said_before_training(options, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         small(**options)
+    assert getattr(error.value, "exit_code", None) == 2
 
 
 def test_axes_are_measured_as_suits_them():

@@ -48,7 +48,7 @@ def test_the_depth_of_a_wide_resnet_may_count_the_shortcuts_or_not():
 
 
 def test_wide_resnet_has_16_groups_first_in_each_block_and_32_elsewhere():
-    model = nnx.eval_shape(lambda: WideResNet(3, 10, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: WideResNet((32, 32, 3), 10, rngs=nnx.Rngs(0)))
     assert [block.norm1.num_groups for block in model.blocks] == [16] * 12
     assert [block.norm2.num_groups for block in model.blocks] == [32] * 12
     assert model.norm.num_groups == 32

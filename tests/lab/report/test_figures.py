@@ -15,12 +15,10 @@ from discover.lab.report import load_report, write_figures
 from discover.lab.report.figures import FIGURES, draw, smooth
 from discover.lab.report.load import Curve
 from discover.lab.report.style import series_styles
+from discover.registry import OPTIMIZERS, REFERENCE
 from tests.lab.report.synthetic import CURVES, write_comparison
 
-EVERY = [
-    "sgd", "momentum", "qhm", "igt", "adam", "discover", "discover_qhm", "discover_igt", "discover_adam",
-    "paper_discover", "paper_discover_qhm", "paper_discover_igt", "momentum-shuffled",
-]  # fmt: skip
+EVERY = [*OPTIMIZERS, f"{REFERENCE}-shuffled", "mine:first", "mine:second", "theirs:first"]
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +87,13 @@ def test_no_two_series_are_told_apart_by_hue_alone():
         assert (a.dash, a.marker) != (b.dash, b.marker), (a.name, b.name)
         assert a.hatch != b.hatch or a.dash != b.dash, (a.name, b.name)
         assert a.color != b.color, (a.name, b.name)
+
+
+def test_clusters_show_in_the_line_and_a_baseline_in_the_marker():
+    styles = series_styles(list(OPTIMIZERS))
+    for name, entry in OPTIMIZERS.items():
+        assert styles[name].filled == entry.clustered
+        assert entry.baseline is None or styles[name].marker == styles[entry.baseline].marker
 
 
 @given(st.lists(st.text(min_size=1, max_size=12), unique=True, max_size=20))

@@ -26,8 +26,8 @@ from discover.lab.experiments.run.programs import build_programs
 from discover.lab.training.feed import draw_batches
 from discover.lab.training.programs import Members, Programs
 from discover.lab.training.step import StepBatch
+from discover.registry import REFERENCE
 
-BASELINE = "momentum"
 HAND_WRITTEN = "optax loop"
 LONGEST_DISPATCH = 20  # steps
 _SHAPES = {"digits": ((8, 8, 1), 10), "cifar10": ((32, 32, 3), 10), "cifar100": ((32, 32, 3), 100)}
@@ -50,7 +50,7 @@ class Candidate:
 
 def prepare_candidates(config_for: Callable[[str], Config], wanted: Sequence[tuple[str, int]]) -> list[Candidate]:
     """(optimizer, number of groups) pairs, compiled and warm: for those who time them their own way."""
-    base = config_for(BASELINE)
+    base = config_for(REFERENCE)
     batch = base.batches.groups * base.batches.group_size
     dataset = random_images(base, 10)
     steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
@@ -127,8 +127,9 @@ def prepare_candidate(config: Config, dataset: Dataset, steps: int) -> Candidate
 def prepare_hand_written(config: Config, dataset: Dataset, steps: int) -> Candidate:
     """What somebody without this library would write: one gradient of the batch, `optax.sgd`, a Python loop."""
     network, (prepare, _) = build_network_for(config, dataset), build_prepare(config, dataset)
-    beta, rate = config.optimizer.beta or 0.9, config.optimizer.learning_rate
-    tx = optax.chain(optax.add_decayed_weights(config.optimizer.l2), optax.sgd(rate * (1 - beta), momentum=beta))
+    settings = config.optimizer
+    beta, rate, l2 = settings.get("beta") or 0.9, settings.learning_rate, settings.get("l2") or 0.0
+    tx = optax.chain(optax.add_decayed_weights(l2), optax.sgd(rate * (1 - beta), momentum=beta))
     size = config.batches.groups * config.batches.group_size
     images, labels = jax.device_put(dataset.train.images[:size]), jax.device_put(dataset.train.labels[:size])
 

@@ -16,7 +16,6 @@ import jax
 
 from discover.lab import records
 from discover.lab.experiments.bench.candidates import (
-    BASELINE,
     HAND_WRITTEN,
     LONGEST_DISPATCH,
     Candidate,
@@ -27,10 +26,11 @@ from discover.lab.experiments.bench.candidates import (
 )
 from discover.lab.experiments.bench.operations import operations_per_step
 from discover.lab.experiments.bench.update import copy_bandwidth, time_update
-from discover.lab.experiments.config.config import CLUSTERED, Config, ConfigError
+from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.run.build import (
     build_network_for,
 )
+from discover.registry import OPTIMIZERS, REFERENCE
 
 
 def bench(
@@ -63,7 +63,7 @@ def bench(
     Raises:
         ConfigError: a number of groups that does not divide the batch.
     """
-    base = config_for(BASELINE)
+    base = config_for(REFERENCE)
     batch = base.batches.groups * base.batches.group_size
     groups = tuple(groups or (base.batches.groups,))
     for count in groups:
@@ -71,8 +71,9 @@ def bench(
             raise ConfigError(f"groups must divide the batch of {batch} examples, got {count}")
     dataset = random_images(base, max((*(clusters or ()), 10)))
     settings = [(g, n) for n in (clusters or (None,)) for g in groups]
-    plain = [name for name in dict.fromkeys([BASELINE, *optimizers]) if name not in CLUSTERED]
-    grouped = [name for name in dict.fromkeys(optimizers) if name in CLUSTERED]
+    entries = [OPTIMIZERS.find(name) for name in dict.fromkeys([REFERENCE, *optimizers])]
+    plain = [entry.name for entry in entries if not entry.clustered]
+    grouped = [entry.name for entry in entries if entry.clustered]
 
     steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
     candidates: list[Candidate] = []
@@ -104,7 +105,7 @@ def bench(
     candidates.clear()  # what follows needs their memory
     for row in rows:
         setting = f"{row['optimizer']}, {row['groups']} groups"
-        say(f"{setting}: {row['milliseconds']:.4g} ms a step, {row['ratio']:.3f} of {BASELINE}'s steps per second")
+        say(f"{setting}: {row['milliseconds']:.4g} ms a step, {row['ratio']:.3f} of {REFERENCE}'s steps per second")
 
     bandwidth, updates = None, []
     if measured == repeats:

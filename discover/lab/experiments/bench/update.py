@@ -13,7 +13,7 @@ import numpy as np
 
 from discover import take_step
 from discover.lab.data import Dataset
-from discover.lab.experiments.config.config import CLUSTERED, Config
+from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import (
     Member,
     build_members,
@@ -31,9 +31,10 @@ def time_update(config: Config, dataset: Dataset, bandwidth: float, repeats: int
     members = [Member(0)]
     arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
     hyper = jax.tree.map(lambda value: jnp.asarray(value[0]), arguments.hyper)
-    make = optimizer_factory(config.with_values({"optimizer.l2": 0.0}), plan.probs)
+    make = optimizer_factory(config, plan.probs)
     hyper.pop("l2", None)
-    groups = config.batches.groups if config.optimizer.name in CLUSTERED else 1
+    clustered = config.optimizer.entry.clustered
+    groups = config.batches.groups if clustered else 1
     half = config.model.dtype != "float32"
     params = jax.jit(network.init)(jax.random.key(0))
     key = jax.random.key(1)
@@ -49,14 +50,10 @@ def time_update(config: Config, dataset: Dataset, bandwidth: float, repeats: int
 
     held = params, jax.jit(lambda p: make(hyper).init(p))(params)
     seconds = _seconds_in_a_loop(update, held, grads, ids, repeats=repeats)
-    size = network.num_parameters
-    touched = len(np.unique(plan.batch(0).cluster_ids)) if config.optimizer.name in CLUSTERED else 1
-    buffer_bytes = np.dtype(jnp.dtype(config.optimizer.buffer_dtype or "float32")).itemsize
-    floor_bytes = sum(g.nbytes for g in jax.tree.leaves(grads)) + 2 * touched * size * buffer_bytes + 2 * size * 4
-    if config.optimizer.name in CLUSTERED:
-        floor_bytes += 2 * size * 4  # ḡ
-    if config.optimizer.name == "discover_adam":
-        floor_bytes += 4 * size * 4  # Adam's two moments
+    touched = len(np.unique(plan.batch(0).cluster_ids))
+    state_bytes = _touched_bytes(config, hyper, params, len(plan.probs), touched)
+    floor_bytes = sum(g.nbytes for g in jax.tree.leaves(grads)) + 2 * sum(p.nbytes for p in jax.tree.leaves(params))
+    floor_bytes += 2 * state_bytes
     return {
         "optimizer": config.optimizer.name,
         "groups": groups,
@@ -67,6 +64,18 @@ def time_update(config: Config, dataset: Dataset, bandwidth: float, repeats: int
         "times_floor": median(seconds) * bandwidth / floor_bytes,
         "bytes_per_second": floor_bytes / median(seconds),
     }
+
+
+def _touched_bytes(config: Config, hyper: Any, params: Any, num_clusters: int, touched: int) -> int:
+    """Bytes of the optimizer's state that a step reads: what there is once, and that of the clusters in the batch."""
+
+    def state_bytes(number: int) -> int:
+        tx = optimizer_factory(config, [1 / number] * number)(hyper)
+        leaves = jax.tree.leaves(jax.eval_shape(tx.init, params))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if leaf.ndim)
+
+    each = (state_bytes(2 * num_clusters) - state_bytes(num_clusters)) // num_clusters
+    return state_bytes(num_clusters) - (num_clusters - touched) * each
 
 
 def _seconds_in_a_loop(body: Callable[..., Any], held: Any, *others: Any, repeats: int) -> list[float]:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from discover.lab.experiments.config.config import HYPERPARAMETERS, OPTIMIZERS, Config
-from discover.lab.experiments.config.values import ConfigError, choose
-from discover.lab.experiments.presets.presets import Preset
+from discover.lab.experiments.config.config import Config, ConfigError
+from discover.lab.experiments.presets.preset import Preset
+from discover.registry import OPTIMIZERS, REFERENCE
 
-CONTROL = "momentum-shuffled"
-"""The label of the control: momentum on shuffled batches."""
+CONTROL = f"{REFERENCE}-shuffled"
+"""The label of the control: the reference on shuffled batches."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,11 @@ class Entry:
     @property
     def control(self) -> bool:
         return self.label == CONTROL
+
+    @property
+    def folder(self) -> str:
+        """The label as a folder's name on every system, also for `module:function`."""
+        return self.label.replace(":", ".")
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def make_comparison(
         optimizers: which ones; default: the preset's.
         learning_rates: the grid that all of them share; default: the preset's.
         target_accuracy: for "steps to reach", in (0, 1]; default: the preset's.
-        control: whether momentum on shuffled batches is trained too.
+        control: whether the reference on shuffled batches is trained too.
         overrides: ``key=value`` texts applied to every configuration.
 
     Raises:
@@ -81,7 +86,7 @@ def make_comparison(
         raise ConfigError(f"each optimizer can be compared once, got {', '.join(names)}")
     entries = [Entry(name, _config(preset, name, overrides)) for name in names]
     if control:
-        shuffled = _config(preset, "momentum", overrides).with_values({"batches.composition": "shuffled"})
+        shuffled = _config(preset, REFERENCE, overrides).with_values({"batches.composition": "shuffled"})
         entries.append(Entry(CONTROL, shuffled.check()))
     config = entries[0].config
     if not 0 < config.data.validation < 1:
@@ -122,10 +127,7 @@ def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:
 
     ``--set optimizer.nu=0.5`` is for those that have a ν: the others are left as they are.
     """
-    choose("optimizer", optimizer, OPTIMIZERS)
-    config = preset.config_for(optimizer)
-    own = (*OPTIMIZERS[optimizer], "learning_rate", "weight_decay", "l2", "clip_norm")
-    foreign = {f"optimizer.{name}" for name in HYPERPARAMETERS if name not in own}
+    config, foreign = preset.config_for(optimizer), foreign_keys(optimizer)
     for text in overrides:
         key = text.partition("=")[0].strip()
         if key in ("optimizer.name", "optimizer.learning_rate", "batches.composition", "name"):
@@ -139,6 +141,12 @@ def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:
         changed = config.override([text])
         config = config if key in foreign else changed
     return config.check()
+
+
+def foreign_keys(optimizer: str) -> set[str]:
+    """The keys of other optimizers: ``--set optimizer.nu=0.5`` is for those that have a ν."""
+    own = OPTIMIZERS.find(optimizer).types
+    return {f"optimizer.{name}" for entry in OPTIMIZERS.values() for name in entry.types if name not in own}
 
 
 def _check_rates(learning_rates: Sequence[float]) -> tuple[float, ...]:

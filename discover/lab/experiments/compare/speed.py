@@ -8,6 +8,7 @@ from typing import Any
 
 from discover.lab.experiments.compare.comparison import Comparison
 from discover.lab.experiments.run.run import run
+from discover.registry import REFERENCE
 
 LONG = 10.0
 """Seconds of training from which on, if all rows took that long, their own speeds are measured well enough."""
@@ -53,7 +54,7 @@ def add_speeds(rows: list[dict[str, Any]], rounds: Sequence[Mapping[str, float |
     taken = rounds or [{row["label"]: row["steps_per_second"] for row in rows}]
     for row in rows:
         rates = [rate for found in taken if (rate := found.get(row["label"]))]
-        pairs = [(found.get(row["label"]), found.get("momentum")) for found in taken]
+        pairs = [(found.get(row["label"]), found.get(REFERENCE)) for found in taken]
         ratios = [mine / theirs for mine, theirs in pairs if mine and theirs]
         row["steps_per_second"] = statistics.median(rates) if rates else None
         row["relative_speed"] = statistics.median(ratios) if ratios else None

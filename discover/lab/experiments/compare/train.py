@@ -105,7 +105,7 @@ def compare(
         options: dict[str, Any] = {"members": members, "programs": programs, "dataset": dataset}
         for number, entry in enumerate(comparison.entries):
             watcher = None if progress is None else progress(entry, number, len(comparison.entries))
-            grid = folder.path / "grids" / entry.label
+            grid = folder.path / "grids" / entry.folder
             run(entry.config, grid, resume=True, progress=watcher, command=command, **options)
             record["rows"].append(_row(comparison, entry, folder.path))
             record["facts"]["data"] = dataset.name  # which of its forms a source found
@@ -123,7 +123,7 @@ def compare(
 
 def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any]:
     """Chooses an entry's learning rate from its finished grid, and writes the runs at that rate as one of their own."""
-    grid_dir, run_dir = directory / "grids" / entry.label, directory / "runs" / entry.label
+    grid_dir, run_dir = directory / "grids" / entry.folder, directory / "runs" / entry.folder
     summary = read_summary(grid_dir) or {}
     chosen, grid = choose_rate(summary["members"], comparison.learning_rates, comparison.seeds)
     rate = comparison.learning_rates[chosen]
@@ -135,6 +135,7 @@ def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any
     return {
         "label": entry.label,
         "optimizer": entry.config.optimizer.name,
+        "clustered": entry.config.optimizer.entry.clustered,
         "batches": "shuffled" if entry.control else purity(entry.config),
         "control": entry.control,
         "learning_rate": rate,
@@ -145,7 +146,7 @@ def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any
         "steps_per_second": summary.get("steps_per_second"),
         "train_seconds": summary.get("train_seconds"),
         "compile_seconds": summary.get("compile_seconds"),
-        "run": f"runs/{entry.label}",
+        "run": f"runs/{entry.folder}",
     }
 
 

@@ -1,58 +1,18 @@
-"""The sections of a configuration: data, clusters, batches, model, optimizer, training. One dataclass each."""
+"""The sections of a configuration: data, clusters, batches, model, optimizer, training. One dataclass each.
+
+The model and the optimizer have keys of their own besides: the arguments of the function that makes them.
+"""
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-OPTIMIZERS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
-    {
-        "sgd": (),
-        "momentum": ("beta",),
-        "qhm": ("beta", "nu"),
-        "igt": ("beta", "tail_fraction"),
-        "adam": ("beta1", "beta2", "eps"),
-        "discover": ("beta", "nu"),
-        "discover_qhm": ("beta", "nu"),
-        "discover_igt": ("beta", "nu", "tail_fraction"),
-        "discover_adam": ("beta", "nu", "beta1", "beta2", "eps"),
-        "paper_discover": ("alpha", "alpha_n"),
-        "paper_discover_qhm": ("alpha", "alpha_n", "nu"),
-        "paper_discover_igt": ("alpha", "alpha_n", "tail_fraction"),
-    }
-)
-"""Which hyperparameters each optimizer has besides `learning_rate`, `l2`, `weight_decay` and `clip_norm`."""
+from discover.registry import OPTIMIZERS, Optimizer
 
-REQUIRED: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
-    {
-        "discover_qhm": ("nu",),
-        "paper_discover": ("alpha",),
-        "paper_discover_qhm": ("alpha", "nu"),
-        "paper_discover_igt": ("alpha",),
-    }
-)
-"""Hyperparameters without a default of the optimizer's own."""
-
-CLUSTERED = tuple(name for name in OPTIMIZERS if "discover" in name)
-"""The optimizers that keep a buffer per cluster, and so need one gradient per group."""
-
-HYPERPARAMETERS = (
-    "learning_rate",
-    "beta",
-    "nu",
-    "tail_fraction",
-    "alpha",
-    "alpha_n",
-    "beta1",
-    "beta2",
-    "eps",
-    "weight_decay",
-    "l2",
-    "clip_norm",
-)
-"""Hyperparameters that are arguments of the compiled program, so that members of one run may differ in them."""
+Argument = float | int | bool | str
+"""What an optimizer or a model can be told in a configuration."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +20,7 @@ class DataConfig:
     """Where the examples come from, and what is done to them.
 
     Attributes:
-        source: `digits`, `cifar10`, `cifar100`, `folder` or `npz`.
+        source: `digits`, `cifar10`, `cifar100`, `folder`, `npz`, or `module:function` for your own.
         path: folder or file of the data set, for sources that are read from disk.
         shared: whether all processes see the same data. False: each has data of its own at `path`, and nobody else's;
             class folders and clusters are then those of all of them together, in the order of their names.
@@ -96,8 +56,9 @@ class ClustersConfig:
     """What the clusters are.
 
     Attributes:
-        by: the clustering; `column` takes the one of the data set that `column` names, `none` is one cluster, `workers`
-            are the processes where each has data of its own.
+        by: `classes`, `superclasses`, `augmentations`, `random`, `kmeans`, `column` (the one of the data set that
+            `column` names), `file`, `none` (one cluster), `workers` (the processes, where each has data of its own), or
+            `module:function` for your own, ``function(dataset)`` with a cluster id for each training example.
         number: number of clusters, for `random` and `kmeans`.
         labels: with label noise, whether `classes` goes by the `observed` label or by the `true` one.
         column: the column for `column`, or the embedding for `kmeans` (None: pixels).
@@ -105,9 +66,7 @@ class ClustersConfig:
         seed: seed of `random` and `kmeans`.
     """
 
-    by: Literal["classes", "superclasses", "augmentations", "random", "kmeans", "column", "file", "none", "workers"] = (
-        "classes"
-    )
+    by: str = "classes"
     number: int = 10
     labels: Literal["observed", "true"] = "observed"
     column: str | None = None
@@ -136,70 +95,60 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network. None means the model's own default.
+    """The network.
 
     Attributes:
-        name: `logistic`, `mlp`, `cnn`, `wide_resnet` or `resnet`.
-        depth: hidden layers (mlp), or depth (wide_resnet: 26; resnet: 50).
-        width: hidden units (mlp), channels of the first layer (cnn), widening factor (wide_resnet: 10).
-        dropout: rate (wide_resnet: 0.3 by default, the others 0).
+        name: one of :data:`discover.lab.models.MODELS`, or `module:function` for your own.
         dtype: of the computation; parameters are float32 always.
         convolution: `lax`, `grouped` (its weight gradient splits by group), `matmul` (quick inside loops on a CPU),
-            or `auto`: `matmul` on a CPU; elsewhere `grouped` for the Discover family, `lax` for the others.
+            or `auto`: `matmul` on a CPU; elsewhere `grouped` for optimizers with clusters, `lax` for the others.
+        arguments: the model's own options, keys of this section like the others; unset ones are at its defaults. Ours
+            have `depth` (hidden layers of mlp; 26 for wide_resnet, 50 for resnet), `width` (hidden units of mlp,
+            channels of cnn's first layer, wide_resnet's widening factor: 10) and `dropout` (wide_resnet 0.3, others 0).
     """
 
-    name: Literal["logistic", "mlp", "cnn", "wide_resnet", "resnet"] = "mlp"
-    depth: int | None = None
-    width: int | None = None
-    dropout: float | None = None
+    name: str = "mlp"
     dtype: Literal["float32", "bfloat16"] = "float32"
     convolution: Literal["auto", "lax", "grouped", "matmul"] = "auto"
+    arguments: Mapping[str, Argument] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """The optimizer and its hyperparameters. None means the optimizer's own default.
+    """The optimizer and its hyperparameters.
 
     Attributes:
-        name: one of :data:`OPTIMIZERS`.
+        name: one of :data:`discover.registry.OPTIMIZERS`, or `module:function` for your own.
         learning_rate: the schedule's peak, μ.
-        beta: β, how long a momentum (of a cluster, for the Discover family) remembers.
-        nu: ν, how much of the step is momentum (the paper's tables call it γ).
-        tail_fraction: IGT averages over about the last 1/tail_fraction of the steps; None: over all.
-        alpha: α of the printed equations (`paper_…`).
-        alpha_n: α_n of the printed equations; None: α/p_n.
-        beta1: Adam's β₁.
-        beta2: Adam's β₂.
-        eps: Adam's ε.
-        weight_decay: decoupled; every parameter times (1 − weight_decay·μ_t) each step.
-        l2: added to the gradient as l2·θ.
-        decay: what both of them apply to: `all` parameters, or `kernels` (no biases, no norm scales).
-        clip_norm: largest global norm of each gradient that the optimizer is fed (each group's for the
-            Discover family, the batch's for the others), before l2 is added. 0 is off.
-        rate: the Discover family's buffer rate, `proportional` or `per_visit`.
-        buffer_dtype: of the Discover family's buffers.
+        decay: what weight decay and l2 apply to: `all` parameters, or `kernels` (no biases, no norm scales).
+        clip_norm: largest global norm of each gradient that the optimizer is fed (each group's with clusters, else
+            the batch's), before l2 is added. 0 is off.
         exchange_dtype: in which gradients travel between devices; None: as they are. `bfloat16` halves those bytes.
-        estimate_probs: let the Discover family estimate the clusters' probabilities from what it sees.
+        arguments: what else the optimizer takes, keys of this section like the others: `beta`, `nu`, `weight_decay`,
+            `l2`, `buffer_dtype` and so on, see its own page. Unset ones are at its defaults.
     """
 
     name: str = "discover"
     learning_rate: float = 0.1
-    beta: float | None = None
-    nu: float | None = None
-    tail_fraction: float | None = None
-    alpha: float | None = None
-    alpha_n: float | None = None
-    beta1: float | None = None
-    beta2: float | None = None
-    eps: float | None = None
-    weight_decay: float = 0.0
-    l2: float = 0.0
     decay: Literal["all", "kernels"] = "all"
     clip_norm: float = 0.0
-    rate: Literal["proportional", "per_visit"] = "proportional"
-    buffer_dtype: Literal["float32", "bfloat16"] | None = None
     exchange_dtype: Literal["float32", "bfloat16"] | None = None
-    estimate_probs: bool = False
+    arguments: Mapping[str, Argument] = field(default_factory=dict, hash=False)
+
+    @property
+    def entry(self) -> Optimizer:
+        """What the table says about it."""
+        return OPTIMIZERS.find(self.name)
+
+    def get(self, key: str) -> Any:
+        """The value of a key of this section; None where it is unset."""
+        return self.arguments.get(key, getattr(self, key, None))
+
+    def numbers(self) -> dict[str, float]:
+        """The hyperparameters that are set, the learning rate first; clipping where it is on."""
+        own = {name: self.arguments[name] for name in self.entry.hyperparameters if name in self.arguments}
+        clip = {"clip_norm": self.clip_norm} if self.clip_norm else {}
+        return {"learning_rate": self.learning_rate, **own, **clip}  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import types
-from collections.abc import Iterable
 from typing import Any, Literal, Union, get_args, get_origin
+
+from discover.registry import nearest
 
 
 class ConfigError(ValueError):
@@ -14,14 +14,8 @@ class ConfigError(ValueError):
     exit_code = 2
 
 
-def choose(kind: str, name: object, choices: Iterable[str]) -> str:
-    """Returns ``name`` if it is one of ``choices``, else raises naming the choices and the nearest one."""
-    names = list(choices)
-    if isinstance(name, str) and name in names:
-        return name
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a section"}
+_MANY_WORDS = {int: "whole numbers", float: "numbers", str: "names"}
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -37,9 +31,9 @@ def _describe(hint: Any) -> str:
         elif get_origin(option) is Literal:
             words.append(" | ".join(get_args(option)))
         elif get_origin(option) is tuple:
-            words.append("whole numbers separated by commas")
+            words.append(f"{_MANY_WORDS[get_args(option)[0]]} separated by commas")
         else:
-            words.append({int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option])
+            words.append(_WORDS[option])
     return " or ".join(words)
 
 
@@ -69,23 +63,25 @@ def check_value(key: str, value: Any, hint: Any) -> Any:
     literals: tuple[str, ...] = ()
     for option in _options(hint):
         if option is type(None):
-            if value is None:
+            if value is None or value == "none":  # as TOML, which has no null, says it
                 return None
         elif get_origin(option) is Literal:
             literals += get_args(option)
             if isinstance(value, str) and value in get_args(option):
                 return value
         elif get_origin(option) is tuple:
-            if isinstance(value, list | tuple) and all(type(v) is int for v in value):
-                return tuple(value)
-        elif option is float:
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
-        elif type(value) is option:
-            return value
+            if isinstance(value, list | tuple) and all(_is_a(get_args(option)[0], one) for one in value):
+                return tuple(get_args(option)[0](one) for one in value)
+        elif _is_a(option, value):
+            return option(value)
     if literals and isinstance(value, str):
-        choose(key, value, literals)
+        raise nearest(key, value, literals)
     raise ConfigError(f"{key} must be {_describe(hint)}, got {value!r}")
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    """Whether a value is of a type; a whole number is a number too."""
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 def at_least(key: str, value: float, least: float) -> None:

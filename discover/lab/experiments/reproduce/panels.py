@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.presets.preset import Hyperparameters
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce.scales import Scale
+from discover.registry import OPTIMIZERS
 
 Figure = Literal["comparison", "structures", "groups", "grid"]
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-ADAM_RATES = (0.00003, 0.0001, 0.0003, 0.001, 0.003)
-"""As many, as far apart, around where Adam and Discover before Adam are at their best."""
+OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003)}
+"""By the plain optimizer that one is or is compared with: as many, as far apart, around where those are best."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Maker:
         groups: int = 8,
         length: float = 1.0,
         changes: Mapping[str, Any] | None = None,
-        hyperparameters: Mapping[str, float] | None = None,
+        hyperparameters: Hyperparameters | None = None,
         rates: tuple[float, ...] | None = None,
         lowest_rate: bool = True,
         facets: Mapping[str, Any] | None = None,
@@ -133,7 +135,7 @@ class Maker:
             longer = length * getattr(config.training, kind)
             config = config.with_values({f"training.{kind}": int(longer) if kind == "steps" else longer})
         if rates is None:
-            grid = ADAM_RATES if "adam" in optimizer else RATES
+            grid = OTHER_RATES.get(OPTIMIZERS[optimizer].baseline or optimizer, RATES)
             rates = tuple(rate for rate in grid[scale.every_rate] if lowest_rate or rate != grid[0])
         label = f"{optimizer}-{variant}" if variant else optimizer
         return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference)

@@ -79,7 +79,7 @@ def _environment(directory: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _model(config: Config) -> str:
     model = config.model
-    size = "-".join(str(part) for part in (model.depth, model.width) if part is not None)
+    size = "-".join(str(value) for value in model.arguments.values() if isinstance(value, int))
     return f"{model.name} {size}".strip()
 
 

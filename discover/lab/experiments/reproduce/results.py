@@ -11,11 +11,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from discover.lab.experiments.config.config import HYPERPARAMETERS, OPTIMIZERS, ConfigError
-from discover.lab.experiments.config.values import choose
-from discover.lab.experiments.presets.presets import OURS, PLAIN, get_preset
+from discover.lab.experiments.compare.comparison import foreign_keys
+from discover.lab.experiments.config.config import ConfigError
+from discover.lab.experiments.presets.digits import COMPARED
+from discover.lab.experiments.presets.paper import PAPERS
+from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row
 from discover.lab.experiments.reproduce.scales import SCALES
+from discover.registry import choose
 
 DRIFT: Mapping[str, tuple[tuple[str, str], ...]] = {
     "results-f": (
@@ -70,7 +73,7 @@ def get_result(
             config = row.config
             for text in overrides:
                 changed_config = config.override([text])
-                if text.partition("=")[0].strip() not in _foreign(config.optimizer.name):
+                if text.partition("=")[0].strip() not in foreign_keys(config.optimizer.name):
                     config = changed_config
             rows.append(dataclasses.replace(row, config=config.check()))
         own = panel.seeds if seeds is None else tuple(seeds)
@@ -79,15 +82,9 @@ def get_result(
     return Result(name, RESULTS[name], tuple(changed), DRIFT.get(name, ()))
 
 
-def _foreign(optimizer: str) -> set[str]:
-    """The hyperparameters of others: `--set optimizer.nu=0.5` is for those that have a ν."""
-    own = (*OPTIMIZERS[optimizer], "learning_rate", "weight_decay", "l2", "clip_norm")
-    return {f"optimizer.{name}" for name in HYPERPARAMETERS if name not in own}
-
-
 def _all_optimizers(make: Maker, **options: Any) -> list[Row]:
     """The eight on class-pure batches; then the control. (Discover on shuffled batches is QHM, exactly.)"""
-    pure = [make.row(name, **options) for name in (*PLAIN, *OURS)]
+    pure = [make.row(name, **options) for name in COMPARED]
     changes = {**options.pop("changes", {}), "batches.composition": "shuffled"}
     shuffled = [make.row(name, "shuffled", changes=changes, reference=True, **options) for name in ("momentum", "adam")]
     return [*pure, *shuffled]
@@ -201,7 +198,7 @@ def _results_e(make: Maker) -> list[Panel]:
 def _results_f(make: Maker) -> list[Panel]:
     paper = get_preset("cifar10-classes")
     rows = []
-    for name in OURS:
+    for name in PAPERS:
         printed = f"paper_{name}"
         rows += [
             make.row(printed, hyperparameters=paper.hyperparameters(printed), lowest_rate=False),

@@ -25,7 +25,6 @@ from typing import Any
 from discover.lab import records
 from discover.lab.experiments.compare.comparison import purity
 from discover.lab.experiments.compare.scores import choose_rate, spreads
-from discover.lab.experiments.config.config import HYPERPARAMETERS, Config
 from discover.lab.experiments.deadline import Deadline, OutOfTime
 from discover.lab.experiments.folder import claim, share
 from discover.lab.experiments.reproduce.drift import measure_drift
@@ -126,7 +125,7 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
         "batches": purity(row.config),
         "control": row.reference,
         "facets": dict(row.facets),
-        "hyperparameters": _hyperparameters(config),
+        "hyperparameters": config.optimizer.numbers(),
         "learning_rate": rate,
         "at_grid_edge": len(grid) > 1 and chosen in (0, len(grid) - 1),
         "grid": grid,
@@ -199,11 +198,6 @@ def _drift(result: Result, found: dict[str, dict[str, Any]], pool: Pool, say: Ca
 def slug(label: str) -> str:
     """A label as the name of a file."""
     return label.replace(" ", "_").replace("=", "")
-
-
-def _hyperparameters(config: Config) -> dict[str, float]:
-    values = {name: getattr(config.optimizer, name) for name in HYPERPARAMETERS}
-    return {name: value for name, value in values.items() if value or (name == "nu" and value is not None)}
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -116,7 +116,7 @@ def unit_name(config: Config) -> str:
     """
     defaults = Config().to_dict()
     same = {
-        section: {key: value for key, value in values.items() if value != defaults[section][key]}
+        section: {key: value for key, value in values.items() if value != defaults[section].get(key)}
         for section, values in config.with_values({"data.path": None}).to_dict().items()
         if section != "name"
     }

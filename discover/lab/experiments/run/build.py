@@ -9,42 +9,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import discover as optim
 from discover.gpu import device
 from discover.lab.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
-from discover.lab.experiments.config.config import (
-    CLUSTERED,
-    HYPERPARAMETERS,
-    OPTIMIZERS,
-    ClustersConfig,
-    Config,
-    ConfigError,
-    check_hyperparameter,
-    check_length,
-)
+from discover.lab.experiments.config.check import check_length, check_optimizer
+from discover.lab.experiments.config.config import ClustersConfig, Config, ConfigError
 from discover.lab.models import Network, build_network, conv_as_matmul
 from discover.lab.training.learning_rate import schedule
 from discover.lab.training.programs import Members
 from discover.lab.training.step import Hyper
+from discover.registry import OPTIMIZERS
 
 SMALL_MODEL = 3_000_000
 """Parameters up to which all members train at once unless the configuration says otherwise."""
-
-_FACTORIES: Mapping[str, Callable[..., Any]] = {
-    "sgd": optim.sgd,
-    "momentum": optim.momentum,
-    "qhm": optim.qhm,
-    "igt": optim.igt_momentum,
-    "adam": optim.adam,
-    "discover": optim.discover,
-    "discover_qhm": optim.discover_qhm,
-    "discover_igt": optim.discover_igt,
-    "discover_adam": optim.discover_adam,
-    "paper_discover": optim.paper_discover,
-    "paper_discover_qhm": optim.paper_discover_qhm,
-    "paper_discover_igt": optim.paper_discover_igt,
-}
 
 
 @dataclass(frozen=True)
@@ -138,7 +117,7 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
         shape = (config.data.crop_size, config.data.crop_size, shape[-1])
     kind = model.convolution
     if kind == "auto":
-        grouped = config.optimizer.name in CLUSTERED and config.batches.groups > 1
+        grouped = config.optimizer.entry.clustered and config.batches.groups > 1
         kind = "matmul" if device.is_cpu() else "grouped" if grouped else "lax"
     convolutions = {"lax": None, "grouped": optim.grouped_conv_general_dilated, "matmul": conv_as_matmul}
     try:
@@ -146,11 +125,9 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
             model.name,
             shape,
             dataset.num_classes,
-            depth=model.depth,
-            width=model.width,
-            dropout=model.dropout,
             dtype=jnp.dtype(model.dtype),
             conv_general_dilated=convolutions[kind],
+            **model.arguments,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -163,23 +140,27 @@ def traced_names(config: Config, members: Sequence[Member]) -> tuple[str, ...]:
         ConfigError: a member sets a hyperparameter that the optimizer does not have, that not all members have, or
             to a value that cannot be.
     """
-    name = config.optimizer.name
-    allowed = (*OPTIMIZERS[name], "learning_rate", "weight_decay", "l2", "clip_norm")
+    settings = config.optimizer
+    allowed = ("learning_rate", *settings.entry.hyperparameters, "clip_norm")
     for member in members:
-        for key, value in member.hyperparameters.items():
+        for key in member.hyperparameters:
             if key not in allowed:
-                raise ConfigError(f"optimizer {name!r} has no {key}; members may set {', '.join(allowed)}")
-            check_hyperparameter(key, value)
+                raise ConfigError(f"optimizer {settings.name!r} has no {key}; members may set {', '.join(allowed)}")
+        check_optimizer(_with_hyperparameters(config, member).optimizer)
     result = []
-    for key in HYPERPARAMETERS:
-        own = getattr(config.optimizer, key)
+    for key in allowed:
+        own = settings.get(key)
         set_by = [key in member.hyperparameters for member in members]
         if own is None and any(set_by) and not all(set_by):
             raise ConfigError(f"members must all set {key}, since the configuration leaves it open")
-        off = own is None or (own == 0 and key in ("weight_decay", "l2", "clip_norm"))
+        off = own is None or (own == 0 and key == "clip_norm")
         if any(set_by) or not off:
             result.append(key)
     return tuple(result)
+
+
+def _with_hyperparameters(config: Config, member: Member) -> Config:
+    return config.with_values({f"optimizer.{key}": value for key, value in member.hyperparameters.items()})
 
 
 def build_members(
@@ -189,7 +170,7 @@ def build_members(
     seeds = list(dict.fromkeys(member.seed for member in members))
     hyper: dict[str, Any] = {
         name: np.asarray(
-            [member.hyperparameters.get(name, getattr(config.optimizer, name)) for member in members], np.float32
+            [member.hyperparameters.get(name, config.optimizer.get(name)) for member in members], np.float32
         )
         for name in names
     }
@@ -205,23 +186,35 @@ def build_members(
 
 def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper], Any]:
     """Returns ``hyper -> optimizer``, to be called inside compiled code with traced hyperparameters."""
-    settings = config.optimizer
-    options: dict[str, Any] = {}
+    settings, entry = config.optimizer, config.optimizer.entry
+    options: dict[str, Any] = {
+        name: value for name, value in settings.arguments.items() if name not in entry.hyperparameters
+    }
     if settings.decay == "kernels":
         options["mask"] = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
-    if settings.name in CLUSTERED:
+    if entry.clustered:
         options["clusters"] = optim.Clusters(probs)
-        if not settings.name.startswith("paper_"):
-            dtype = None if settings.buffer_dtype is None else jnp.dtype(settings.buffer_dtype)
-            options |= {"rate": settings.rate, "buffer_dtype": dtype, "estimate_probs": settings.estimate_probs}
-    factory, name = _FACTORIES[settings.name], config.training.schedule
-    own = (*OPTIMIZERS[settings.name], "weight_decay", "l2")
+    name = config.training.schedule
 
     def make(hyper: Hyper) -> Any:
         rate = schedule(name, hyper["learning_rate"], hyper["warmup_steps"], hyper["total_steps"])
-        return factory(rate, **{key: hyper[key] for key in own if key in hyper}, **options)
+        tx = entry.make(rate, **{key: hyper[key] for key in entry.hyperparameters if key in hyper}, **options)
+        return tx if entry.clustered or entry.name in OPTIMIZERS else _fed_the_mean(tx)
 
     return make
+
+
+def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """A user's plain optimizer, maybe one of optax's: fed the mean over the groups unless it takes that itself."""
+    tx = optax.with_extra_args_support(tx)
+    param, grad = jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct((1, 2), jnp.float32)
+    ids = jax.ShapeDtypeStruct((1,), jnp.int32)
+
+    def update(param: jax.Array, grad: jax.Array, ids: jax.Array) -> Any:
+        return tx.update(grad, tx.init(param), param, cluster_ids=ids, group_sizes=ids)[0]
+
+    takes_groups = jax.eval_shape(update, param, grad, ids).shape == param.shape
+    return tx if takes_groups else optax.chain(optim.mean_over_groups(), tx)
 
 
 def member_mode(config: Config) -> str:
@@ -245,8 +238,7 @@ def program_key(config: Config, names: Sequence[str], probs: Sequence[float]) ->
     clusters there are and how probable (the Discover family), and whether they say how to augment.
     """
     free: dict[str, Any] = {f"optimizer.{name}": None for name in names}
-    free["optimizer.learning_rate"] = 0.0
-    free |= {f"optimizer.{key}": 0.0 for key in ("weight_decay", "l2", "clip_norm")}
+    free |= {"optimizer.learning_rate": 0.0, "optimizer.clip_norm": 0.0}
     same = replace(config.with_values(free), name="")
     loop = {"steps": 1, "epochs": None, "warmup_steps": 0, "seeds": (0,), "log_every": 1, "eval_every": 0}
     loop |= {"checkpoint_every": 0, "keep": 1, "together": None, "on_nonfinite": "stop", "track_variance": 0}
@@ -254,5 +246,5 @@ def program_key(config: Config, names: Sequence[str], probs: Sequence[float]) ->
     same = same.with_values({**{f"training.{key}": value for key, value in loop.items()}, **drawn})
     by = "augmentations" if config.clusters.by == "augmentations" else "classes"
     same = replace(same, clusters=ClustersConfig(by=by))
-    own = repr(tuple(probs)) if config.optimizer.name in CLUSTERED else ""
+    own = repr(tuple(probs)) if config.optimizer.entry.clustered else ""
     return f"{','.join(names)} {own} {same.to_json()}"

@@ -12,7 +12,7 @@ import numpy as np
 from discover import igt_eval_params
 from discover.lab import records
 from discover.lab.data import Dataset
-from discover.lab.experiments.config.config import Config, choose
+from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import (
     Member,
     build_data,
@@ -27,6 +27,7 @@ from discover.lab.experiments.run.programs import build_programs
 from discover.lab.training.checkpoint import Checkpoints, DamagedCheckpoint
 from discover.lab.training.devices import Devices
 from discover.lab.training.errors import RunError
+from discover.registry import choose
 
 
 def restore_params(path: Path, *, which: str = "last", dataset: Dataset | None = None) -> tuple[Config, Any]:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from discover.lab.data import Dataset
-from discover.lab.experiments.config.config import CLUSTERED, Config
+from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import member_mode, model_key, optimizer_factory, program_key
 from discover.lab.experiments.run.prepare_examples import build_prepare
-from discover.lab.models import Network
+from discover.lab.models import MODELS, Network
 from discover.lab.training.devices import Devices
 from discover.lab.training.evaluate import make_evaluate
 from discover.lab.training.programs import ModelPrograms, Programs
@@ -69,7 +69,7 @@ def build_programs(
     """
     model = _model_programs(config, dataset, network, Devices()) if model is None else model
     training, dtype = config.training, config.optimizer.exchange_dtype
-    devices, merge_groups = model.devices, config.optimizer.name not in CLUSTERED
+    devices, merge_groups = model.devices, not config.optimizer.entry.clustered
     make_optimizer = spread_optimizer(
         optimizer_factory(config, probs),
         devices,
@@ -106,5 +106,5 @@ def clusters_per_device(config: Config, devices: int, num_clusters: int) -> int:
 
 def _matrix_dtype(config: Config) -> DTypeLike | None:
     """Half-precision gradients stay so until the update, where the model casts its weights before anything else."""
-    casts_first = config.model.name != "resnet"  # which standardizes them in float32
+    casts_first = MODELS.find(config.model.name).casts_weights_first
     return jnp.dtype(config.model.dtype) if casts_first and config.model.dtype != "float32" else None

@@ -1,7 +1,7 @@
 """Trains one configuration: data, model and optimizer from a ``Config``; records and checkpoints on disk.
 
 ``members`` train together in one compiled program (or in a few, see ``config.training.together``). They may
-differ in seed and in any hyperparameter of ``config.HYPERPARAMETERS`` that the optimizer has, so a whole
+differ in seed and in any number that the optimizer takes, so a whole
 (learning rate x seed) grid of one optimizer is one call. Two members with the same seed see the same batches
 and start from the same parameters. With explicit members, each line of metrics.jsonl also has ``"member":
 index``; summary.json always has ``"members": [{"seed", "hyperparameters", "final", "diverged_at"}, ...]`` in

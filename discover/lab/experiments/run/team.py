@@ -102,11 +102,11 @@ class Team:
             {key: _brief(value) for key, value in {**settings, "members": members}.items()}
         )
         for who, its in enumerate(others, start=1):
-            key = next((key for key in first if its.get(key) != first[key]), None)
+            key = next((key for key in {**first, **its} if its.get(key) != first.get(key)), None)
             if key is not None:
                 raise RunError(
-                    f"all workers need the same settings: {key} is {first[key]} for worker 0 and {its.get(key)} for "
-                    f"worker {who}"
+                    f"all workers need the same settings: {key} is {first.get(key)} for worker 0 "
+                    f"and {its.get(key)} for worker {who}"
                 )
 
     def load(self, config: Config, dataset: Dataset | None = None) -> Dataset:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from discover.lab.experiments.config.config import OPTIMIZERS, Config, check_hyperparameter
-from discover.lab.experiments.config.values import ConfigError, choose
-from discover.lab.experiments.presets.presets import Preset
-from discover.lab.experiments.sweep.spaces import Space, get_space, parse_axis
+from discover.lab.experiments.config.check import check_optimizer
+from discover.lab.experiments.config.config import Config, ConfigError
+from discover.lab.experiments.presets.preset import Preset, Space
+from discover.lab.experiments.sweep.spaces import get_space, parse_axis
+from discover.registry import OPTIMIZERS, choose
 
 DEFAULT_TRIALS = 40
 """Of a search by optuna, unless told otherwise."""
@@ -101,7 +102,7 @@ def make_search(
     Raises:
         ConfigError: an unknown name, or a value that cannot be.
     """
-    choose("optimizer", optimizer, OPTIMIZERS)
+    entry = OPTIMIZERS.find(optimizer)
     choose("search", method, ("grid", "tpe"))
     choose("space", space, ("auto", "paper", "ours"))
     overrides = list(overrides)
@@ -115,14 +116,14 @@ def make_search(
             f"(now {config.data.validation:g}); the test split is looked at once, for the winner"
         )
     given = [parse_axis(text) for text in axes]
-    kind, chosen = ("given", dict(given)) if given else get_space(preset.name, optimizer, space)
+    kind, chosen = ("given", dict(given)) if given else get_space(preset, optimizer, space)
     if len(chosen) < len(given):
         raise ConfigError(f"each hyperparameter can be given once, got {', '.join(name for name, _ in given)}")
-    allowed = (*OPTIMIZERS[optimizer], "learning_rate", "weight_decay", "l2", "clip_norm")
+    allowed = ("learning_rate", *entry.hyperparameters, "clip_norm")
     for name, axis in chosen.items():
         choose(f"hyperparameter of {optimizer}", name, allowed)
         for value in axis.values:
-            check_hyperparameter(name, value)
+            check_optimizer(config.with_values({f"optimizer.{name}": value}).optimizer)
     total = math.prod(len(axis.values) for axis in chosen.values())
     number = trials if trials is not None else total if method == "grid" else DEFAULT_TRIALS
     if number < 1:

@@ -1,0 +1,145 @@
+"""Tables of the pages, made from records. The arguments are the words of a note: a record, then what is wanted."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from records import load, name, percent, plain
+
+from discover.registry import OPTIMIZERS
+
+SIDES = {"kmeans": "k-means"}
+FACETS = {"groups": "groups", "clusters": "clusters", "setting": "setting", "beta": "β", "nu": "ν"}
+STEADY = {
+    "sgd": "SGD",
+    "momentum": "Momentum, β = 0.9",
+    "discover": "Discover, ν = 0",
+    "multi_momentum": "Discover, ν = 1",
+    "paper_discover": "Discover as printed, after 3000 steps",
+    "bound": "bound",
+}
+
+
+def rows(record: str, *only: str) -> str:
+    """A line for each row: what was trained, at which learning rate, and the test accuracy; the best is bold."""
+    chosen = [one for one in load(record)["rows"] if not only or one["label"] in only]
+    ours = [one["test_accuracy"]["mean"] for one in chosen if one["batches"] != "shuffled"]
+    lines = []
+    for one in chosen:
+        best = len(ours) > 2 and one["test_accuracy"]["mean"] == max(ours)
+        edge = " (edge)" if one["at_grid_edge"] else ""
+        accuracy = bold(percent(one["test_accuracy"]), best)
+        lines.append((bold(name(one["label"]), best), plain(one["learning_rate"]) + edge, accuracy))
+    return table(("optimizer", "learning rate", "test accuracy (%)"), lines, "-rr")
+
+
+def comparison(record: str) -> str:
+    """What `discover compare` prints of itself, without the speeds."""
+    found = load(record)
+    chosen = [one for one in found["rows"] if one["batches"] != "shuffled"]
+    best = max(chosen, key=lambda one: one["validation_accuracy"]["mean"])
+    lines = []
+    for one in found["rows"]:
+        error, steps = one["test_loss"], [at for at in one["steps_to_target"]["values"] if at is not None]
+        seeds = len(one["steps_to_target"]["values"])
+        reached = f"{statistics.mean(steps):.0f}" if steps else "not reached"
+        reached += f" ({len(steps)}/{seeds} seeds)" if 0 < len(steps) < seeds else ""
+        lines.append(
+            (
+                bold(name(one["label"]), one is best), one["batches"], plain(one["learning_rate"]),
+                bold(percent(one["test_accuracy"]), one is best), f"{error['mean']:.3f} ± {error['std']:.3f}", reached,
+            )
+        )  # fmt: skip
+    goal = f"steps to {100 * found['target_accuracy']:.0f} %"
+    heads = ("optimizer", "batches", "learning rate", "test accuracy (%)", "test loss", goal)
+    return table(heads, lines, "--rrrr")
+
+
+def grid(record: str, down: str, across: str) -> str:
+    """Test accuracies by two facets of the rows; a last line for shuffled batches where there are any."""
+    found = load(record)["rows"]
+    faceted = [one for one in found if {down, across} <= one["facets"].keys()]
+    heads = list(dict.fromkeys(one["facets"][across] for one in faceted))
+    sides = list(dict.fromkeys(one["facets"][down] for one in faceted))
+    cells = {(one["facets"][down], one["facets"][across]): percent(one["test_accuracy"]) for one in faceted}
+    lines = [(SIDES.get(side, str(side)), *(cells.get((side, head), "") for head in heads)) for side in sides]
+    alone = [one for one in found if one["batches"] == "shuffled" and down not in one["facets"]]
+    control = {one["facets"].get(across): percent(one["test_accuracy"]) for one in alone}
+    if any(head in control for head in heads):
+        lines.append(("(shuffled batches)", *(control.get(head, "") for head in heads)))
+    titles = [name(head) if across == "optimizer" else f"{FACETS[across]} = {plain(head)}" for head in heads]
+    return table((FACETS[down], *titles), lines, "-" + "r" * len(heads))
+
+
+def speeds(record: str) -> str:
+    """Steps a second of every optimizer, and for each of momentum's."""
+    found = load(record)["rows"]
+    several = len({one["clusters"] for one in found if one["optimizer"] != "optax loop"}) > 1
+    lines = []
+    for one in found:
+        if one is found[0]:  # what the others are measured against
+            lines.append((name(one["optimizer"]), f"{one['steps_per_second']:.1f}", "1", ""))
+            continue
+        label = name(one["optimizer"]) + f", G = {one['groups']}" + (f", N = {one['clusters']:,}" if several else "")
+        if one["optimizer"] == "optax loop":
+            label = "`optax.sgd` in a hand-written loop"
+        spread = f"{one['ratio_lowest']:.3f} to {one['ratio_highest']:.3f}"
+        lines.append((label, f"{one['steps_per_second']:.1f}", f"{one['ratio']:.3f}", spread))
+    return table(("", "steps a second", "of momentum's", "lowest to highest"), lines, "-rrr")
+
+
+def updates(record: str) -> str:
+    """The update alone: its time, and how much of it memory traffic explains."""
+    lines = []
+    for one in load(record)["updates"]:
+        label = name(one["optimizer"]) + (f", G = {one['groups']}" if OPTIMIZERS[one["optimizer"]].clustered else "")
+        lines.append((label, f"{one['milliseconds']:.3f}", f"{one['times_floor']:.2f}"))
+    return table(("the update alone", "ms", "times the floor"), lines, "-rr")
+
+
+def gains(record: str) -> str:
+    """What the advice expected in each setting, and what was measured."""
+    lines = []
+    for one in load(record)["rows"]:
+        seeds = len(one["momentum_steps_by_seed"])
+        late = seeds - one["momentum_reached"]
+        limit = load(record)["plan"]["steps"]
+        steps = f"{one['momentum_steps']:.0f}" + (f" ({late} of {seeds} not in {limit})" if late else "")
+        found = f"{one['measured']:.2f} ({one['measured_low']:.2f}–{one['measured_high']:.2f})"
+        clusters = "k-means on pixels" if one["clustering"] == "kmeans" else one["clustering"]
+        lines.append(
+            (
+                clusters, f"{one['label_noise']:g}", str(one["groups"]), f"{one['predicted']:.2f}",
+                ("at least " if one["censored"] else "") + found, steps, f"{one['discover_steps']:.0f}",
+            )
+        )  # fmt: skip
+    heads = ("clusters", "label noise", "G", "expected", "measured (95%)", "Momentum's steps", "Discover's steps")
+    return table(heads, lines, "-------")
+
+
+def steady_states(record: str) -> str:
+    """The error at the end, for the least and the greatest variance between clusters."""
+    found = load(record)["between"]
+    heads = ("", *(f"$V_{{bet}} = {found['variance'][at]:g}$" for at in (0, -1)))
+    return table(heads, [(title, *(short(found[key][at]) for at in (0, -1))) for key, title in STEADY.items()], "---")
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]], align: str) -> str:
+    marks = ["---:" if one == "r" else "---" for one in align]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, marks, *lines))
+
+
+def bold(text: str, really: bool) -> str:
+    return f"**{text}**" if really else text
+
+
+def short(value: float) -> str:
+    """Three digits; small numbers with an exponent."""
+    if value >= 1:
+        return f"{value:.0f}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    one.__name__: one for one in (rows, comparison, grid, speeds, updates, gains, steady_states)
+}
