@@ -113,8 +113,9 @@ class Folder:
         if self._was_being_replaced():
             return False
         if not (self.path / self.record).exists():
-            others = sorted(item.name for item in self.path.iterdir() if not item.name.startswith((LOCK, REPLACING)))
-            if others:
+            names = {item.name for item in self.path.iterdir() if not item.name.startswith((LOCK, REPLACING))}
+            names -= {item.name for item in self.path.glob(".*.tmp")}  # what a kill leaves of a file being written
+            if others := sorted(names):
                 raise FolderError(
                     f"{self.path} is not empty and holds no {self.noun} ({others[0]}); choose another folder"
                 )
