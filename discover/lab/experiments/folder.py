@@ -182,7 +182,8 @@ class Folder:
                     (path / name).unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # somebody else's files are left, and the folders they are in
                     path.rmdir()
-                    path.parent.rmdir()
+            with contextlib.suppress(OSError):
+                (self.path / pattern).parent.rmdir()
         names = [name for name in (*self.files, self.record) if name]
         for item in (*(self.path / name for name in names), *self.path.glob(".*.tmp")):
             if item.is_dir() and not item.is_symlink():
