@@ -60,7 +60,7 @@ def target() -> str:
 def compiled_step(preset: str, optimizer: str, groups: int, overrides: list[str]) -> str:
     """The compiled program of a stretch of training steps, as text."""
     from discover.gpu import device
-    from discover.lab.experiments.bench import adjusted, prepare_step, random_images
+    from discover.lab.experiments.bench.candidates import adjusted, prepare_step, random_images
     from discover.lab.experiments.presets.presets import get_preset
 
     gpu = topologies.get_topology_desc("", "cuda", target_config=target(), topology="1x1x1")

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from discover.lab.experiments.bench import adjusted, prepare_candidates, random_images, time_update
+from discover.lab.experiments.bench.candidates import adjusted, prepare_candidates, random_images
+from discover.lab.experiments.bench.update import time_update
 from discover.lab.experiments.presets.presets import get_preset
 
 RECORD = Path(__file__).with_name("guard.json")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from discover.lab.cli import COMMANDS, build_app, main
-from tests.lab.report.synthetic import write_comparison, write_run
+from tests.lab.report.synthetic import write_comparison
 
 SMALL = [
     "--seeds", "2", "--set", "training.steps=20", "--set", "training.eval_every=10", "--set", "model.name=logistic",
@@ -203,19 +203,6 @@ def test_data_that_is_not_there_is_one_line(name, capsys, tmp_path):
     assert f"cifar10 is not in {tmp_path / 'empty'}" in err
 
 
-def test_overwriting_keeps_what_a_run_did_not_write(tmp_path):
-    from discover.lab.experiments.run.directory import remove_run
-
-    write_run(tmp_path / "r", "discover")
-    (tmp_path / "r" / "notes.txt").write_text("mine")
-    remove_run(tmp_path / "r")
-    assert [path.name for path in (tmp_path / "r").iterdir()] == ["notes.txt"]
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "metrics.jsonl").write_text("not a run")
-    remove_run(tmp_path / "other")
-    assert (tmp_path / "other" / "metrics.jsonl").exists()
-
-
 def test_a_report_is_drawn_from_records(capsys, tmp_path):
     directory = write_comparison(tmp_path / "c", labels=("momentum", "discover"))
     assert call("report", directory, "--static", "--json", tmp_path / "r.json") == 0
@@ -329,8 +316,21 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_works(tmp_path):
     assert process.returncode == 130
     hint = f"stopped, and nothing is lost: run the same command again to continue in {tmp_path / 'c'}"
     assert err == f"discover: {hint}\n"
+    assert not list((tmp_path / "c").rglob("*.lock"))
     stopped = json.loads((metrics.parent / "summary.json").read_text())
     assert stopped["status"] == "stopped"
     assert 0 < stopped["steps"] < 4000
     assert call(*arguments) == 0
     assert json.loads((metrics.parent / "summary.json").read_text())["steps"] == 4000
+
+
+def test_a_command_that_is_terminated_says_so_and_leaves_nothing_behind(tmp_path):
+    arguments = command("diagnose", "digits", "--out", tmp_path / "new" / "d")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (tmp_path / "new/d/.lock").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[1] == "discover: stopped\n"
+    assert process.returncode == 143
+    assert list(tmp_path.iterdir()) == []

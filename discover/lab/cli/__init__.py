@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from discover.lab.cli.errors import quiet_late_writers, run_command
+from discover.lab.cli.errors import quiet_late_writers, run_command, unwind_on_sigterm
 
 COMMANDS = ("compare", "train", "sweep", "reproduce", "diagnose", "bench", "report", "presets")
 """In the order of the help text. One that has no file yet is left out."""
@@ -52,4 +52,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 2 bad input (one line on stderr), 130 stopped."""
     if arguments is None:  # we are the program, not a guest in somebody's process
         quiet_late_writers()
+        unwind_on_sigterm()
     raise SystemExit(run_command(typer.main.get_command(build_app()), arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,13 +53,17 @@ def bench(
     if not 0 < seconds < 3600:
         raise CommandError(f"--seconds must be more than 0 and less than 3600, got {seconds:g}")
     from discover.lab.cli.console import stderr
-    from discover.lab.experiments.bench import bench as measure
+    from discover.lab.experiments.bench.table import bench as measure
+    from discover.lab.experiments.folder import Folder
+    from discover.lab.records import write_json
     from discover.registry import OPTIMIZERS
 
     chosen = chosen_preset(preset, config_file, default="digits")
     names = [OPTIMIZERS.find(name).name for name in split_list(optimizers) or chosen.compare]
     console = stderr()
-    with console.status("starting") as status:
+    with contextlib.ExitStack() as held:
+        folder = None if out is None else held.enter_context(Folder(out).claim())
+        status = held.enter_context(console.status("starting"))
         result = measure(
             lambda name: chosen.config_for(name).override(overrides or []),
             names,
@@ -69,16 +74,16 @@ def bench(
             loop=loop,
             say=lambda text: status.update(text) if console.is_terminal else console.print(text, style="dim"),
         )
-    if json_file != "-":
-        _show(result)
-    write_result(json_file, result)
-    if out is not None:
-        from discover.lab.report.bench import write_bench_figure
+        status.stop()
+        if json_file != "-":
+            _show(result)
+        write_result(json_file, result)
+        if folder is not None:
+            from discover.lab.report.bench import write_bench_figure
 
-        out.mkdir(parents=True, exist_ok=True)
-        write_result(str(out / "bench.json"), result)
-        for path in write_bench_figure(result, out):
-            console.print(f"figure: {path}", markup=False)
+            write_json(folder.path / "bench.json", result)
+            for path in write_bench_figure(result, folder.path):
+                console.print(f"figure: {path}", markup=False)
 
 
 def _whole(option: str, text: str | None) -> list[int] | None:

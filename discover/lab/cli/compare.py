@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from discover.lab.cli.errors import stoppable
 from discover.lab.cli.options import (
     ConfigOption,
     DataOption,
@@ -57,11 +58,11 @@ def compare(
     Each optimizer's learning rate is chosen from one grid on a validation split; the table shows the test split.
     Run the same command again to continue a comparison that was stopped.
     """
-    from discover.lab.experiments.compare.compare import make_plan
+    from discover.lab.experiments.compare.comparison import make_comparison
 
     check_writable(json_file)
     chosen = chosen_preset(preset, config_file, default="digits")
-    plan = make_plan(
+    comparison = make_comparison(
         chosen,
         optimizers=split_list(optimizers),
         learning_rates=split_numbers("--learning-rates", learning_rates),
@@ -70,22 +71,22 @@ def compare(
         overrides=with_seeds(settings, seeds, data, track_variance),
     )
     directory = out or run_folder("compare", chosen.name)
-    record = _train(plan, directory, overwrite)
+    record = _train(comparison, directory, overwrite)
     _show(record, directory, quiet=json_file == "-")
     write_result(json_file, record)
 
 
-def _train(plan: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
+def _train(comparison: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
     from discover.lab.cli.console import Watcher, live_bars
-    from discover.lab.cli.errors import CommandError
-    from discover.lab.experiments.compare.compare import compare as run_comparison
     from discover.lab.report.style import series_name
 
-    width = max(len(series_name(entry.label)) for entry in plan.entries)
+    width = max(len(series_name(entry.label)) for entry in comparison.entries)
     with live_bars() as bars:
         if bars is not None:
-            grid = f"{len(plan.learning_rates)} learning rates × {len(plan.seeds)} seeds"
-            bars.console.print(f"[bold]{plan.preset}[/bold]  {plan.summary}\n[dim]{grid} for each optimizer[/dim]")
+            grid = f"{len(comparison.learning_rates)} learning rates × {len(comparison.seeds)} seeds"
+            bars.console.print(
+                f"[bold]{comparison.preset}[/bold]  {comparison.summary}\n[dim]{grid} for each optimizer[/dim]"
+            )
 
         watchers: list[Watcher] = []
 
@@ -101,26 +102,13 @@ def _train(plan: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
             watchers[-1].finish(status="finished")
             timing.append(Watcher(bars, text, status="[dim]taking turns[/dim]"))
 
-        try:
-            record = run_comparison(plan, directory, progress=watch, message=tell, overwrite=overwrite)
-            if timing:
-                timing.pop().close("[green]done[/green]")
-            return record
-        except KeyboardInterrupt:
-            stopped = CommandError(resume_hint(directory))
-            stopped.exit_code = 130
-            raise stopped from None
-        except Exception as error:
-            if getattr(error, "exit_code", 0) > 128:  # a signal, with the run's state written
-                stopped = CommandError(resume_hint(directory))
-                stopped.exit_code = error.exit_code  # pyright: ignore[reportAttributeAccessIssue]
-                raise stopped from None
-            raise
+        from discover.lab.experiments.compare.train import compare as train
 
-
-def resume_hint(directory: Path) -> str:
-    """What to say after Ctrl-C."""
-    return f"stopped, and nothing is lost: run the same command again to continue in {directory}"
+        with stoppable(directory):
+            record = train(comparison, directory, progress=watch, message=tell, overwrite=overwrite)
+        if timing:
+            timing.pop().close("[green]done[/green]")
+        return record
 
 
 def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:

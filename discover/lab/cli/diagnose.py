@@ -20,7 +20,7 @@ from discover.lab.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from discover.lab.experiments.diagnose.diagnose import Diagnosis
+    from discover.lab.experiments.diagnose.ranking import Diagnosis
 
 
 def register(app: typer.Typer) -> None:
@@ -74,14 +74,16 @@ def diagnose(
     else:
         config, name = configuration(what)
     config = config.override(overrides).check()
-    result = _measure(config, name, column, sample, warmup)
-    directory = out or run_folder("diagnose", name)
-    figures = _write(result, directory)
+    from discover.lab.experiments.folder import Folder
+
+    with Folder(out or run_folder("diagnose", name)).claim() as folder:
+        result = _measure(config, name, column, sample, warmup)
+        figures = _write(result, folder.path)
     if json_file != "-":
         _show(result, figures)
     if save_clusters is not None:
-        from discover.lab.experiments.diagnose.diagnose import DiagnosisOptions
         from discover.lab.experiments.diagnose.find_clusters import find_clusters
+        from discover.lab.experiments.diagnose.ranking import DiagnosisOptions
 
         number = max(row.num_clusters for row in result.rows if "classes" in row.name)
         found = find_clusters(config, number, options=DiagnosisOptions(warmup_steps=warmup))
@@ -130,7 +132,7 @@ def _measure(config: Any, name: str, column: str | None, sample: int, warmup: in
             if bars is not None and task is not None:
                 bars.update(task, status=line)
 
-        from discover.lab.experiments.diagnose.diagnose import DiagnosisOptions, diagnose
+        from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 
         try:
             options = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column)
@@ -140,18 +142,11 @@ def _measure(config: Any, name: str, column: str | None, sample: int, warmup: in
 
 
 def _write(result: Diagnosis, directory: Path) -> list[Path]:
-    import json
-
-    from discover.lab.cli.errors import CommandError
-    from discover.lab.records import finite, write_text
+    from discover.lab.records import write_json
     from discover.lab.report.diagnosis import write_diagnosis_figure
 
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / "diagnosis.json"
-        write_text(path, json.dumps(finite(result.to_json()), indent=2, allow_nan=False) + "\n")
-    except OSError as error:
-        raise CommandError(f"cannot write {directory}: {error.strerror or error}") from None
+    path = directory / "diagnosis.json"
+    write_json(path, result.to_json())
     return [path, *write_diagnosis_figure(path, directory)]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -17,6 +20,30 @@ class CommandError(Exception):
     """Something the caller can put right; the message is one line."""
 
     exit_code = BAD_INPUT
+
+
+class Terminated(BaseException):
+    """SIGTERM, where nobody waits for it to stop in a better way."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+@contextlib.contextmanager
+def stoppable(directory: Path, how: str = "again", *, show_step: bool = False) -> Iterator[None]:
+    """Says after Ctrl-C or SIGTERM, in one line, how to go on in ``directory``: with the same command, ``how``."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated, Exception) as error:
+        code = getattr(error, "exit_code", INTERRUPTED if isinstance(error, KeyboardInterrupt) else 0)
+        if code <= 128:  # anything but a signal
+            raise
+        step = getattr(error, "step", 0) if show_step else 0
+        stopped = CommandError(
+            f"stopped{f' at step {step}' if step else ''}, and nothing is lost: run the same command {how} to continue "
+            f"in {directory}"
+        )
+        stopped.exit_code = code
+        raise stopped from None
 
 
 def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
@@ -29,9 +56,13 @@ def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
         result = command.main(
             args=None if arguments is None else list(arguments), prog_name="discover", standalone_mode=False
         )
+        if result == INTERRUPTED:  # what typer makes of Ctrl-C
+            return _fail("stopped", INTERRUPTED)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         return _fail("stopped", INTERRUPTED)
+    except Terminated as error:
+        return _fail("stopped", error.exit_code)
     except BrokenPipeError:  # the reader of our output went away (`discover presets | head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
@@ -51,6 +82,15 @@ def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
         if isinstance(code, int):
             return _fail(str(error), code)
         raise
+
+
+def unwind_on_sigterm() -> None:
+    """Lets SIGTERM end the program as Ctrl-C does, so that it takes its lock files with it."""
+
+    def terminate(*_: object) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
 
 
 def quiet_late_writers() -> None:

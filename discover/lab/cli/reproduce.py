@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from discover.lab.cli.errors import CommandError, stoppable
 from discover.lab.cli.options import DataOption, JsonOption, SetOption, check_writable, with_seeds, write_result
 from discover.lab.cli.reproduce_others import OTHERS, redraw_other, run_other
 
@@ -49,8 +48,7 @@ def reproduce(
 
     Run the same command again to continue: what is trained is never trained twice, also between results.
     """
-    from discover.lab.cli.errors import CommandError
-    from discover.lab.experiments.reproduce.plans import RESULTS, SCALES
+    from discover.lab.experiments.reproduce.results import RESULTS, SCALES
     from discover.registry import choose
 
     check_writable(json_file)
@@ -73,7 +71,7 @@ def reproduce(
 
 def listing(scale: str) -> list[dict[str, Any]]:
     """Every result with its panels: how many rows, and how many trainings where none is there yet."""
-    from discover.lab.experiments.reproduce.plans import RESULTS, get_result
+    from discover.lab.experiments.reproduce.results import RESULTS, get_result
 
     rows: list[dict[str, Any]] = []
     for name, question in RESULTS.items():
@@ -112,7 +110,7 @@ def _run(
     redraw: bool,
     quiet: bool,
 ) -> list[dict[str, Any]]:
-    from discover.lab.experiments.reproduce.plans import get_result
+    from discover.lab.experiments.reproduce.results import get_result
 
     overrides = with_seeds(settings, None, data)
     with_seeds(None, seeds)  # complains about a number that cannot be
@@ -132,14 +130,15 @@ def _run(
             found.append({"result": name, "figures": [str(path) for path in figures]})
             continue
         if name in OTHERS:
-            options = {"quick": scale == "digits", "data": data, "say": _say, "stoppable": _stoppable}
-            found.append(run_other(name, directory, **options))
+            with stoppable(directory):
+                found.append(run_other(name, directory, quick=scale == "digits", data=data, say=_say))
             continue
-        from discover.lab.experiments.reproduce.reproduce import reproduce as run_result
+        from discover.lab.experiments.reproduce.train import reproduce as run_result
 
         left = None if minutes is None else minutes - (time.monotonic() - began) / 60
         options: dict[str, Any] = {"minutes": left, "say": _say, "programs": programs, "overrides": shown}
-        result = _stoppable(partial(run_result, results[name], directory, **options), directory)
+        with stoppable(directory):
+            result = run_result(results[name], directory, **options)
         result["figures"] = [str(path) for path in _redraw(name, directory)]
         found.append(result)
         if not quiet:
@@ -151,25 +150,7 @@ def _run(
     return found
 
 
-def _stoppable(work: Callable[[], dict[str, Any]], directory: Path) -> dict[str, Any]:
-    from discover.lab.cli.compare import resume_hint
-    from discover.lab.cli.errors import CommandError
-
-    try:
-        return work()
-    except KeyboardInterrupt:
-        code = 130
-    except Exception as error:
-        code = getattr(error, "exit_code", 0)
-        if code <= 128:
-            raise
-    stopped = CommandError(resume_hint(directory))
-    stopped.exit_code = code
-    raise stopped
-
-
 def _redraw(name: str, directory: Path) -> list[Path]:
-    from discover.lab.cli.errors import CommandError
 
     if name in OTHERS:
         return redraw_other(name, directory)

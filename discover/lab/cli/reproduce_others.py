@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,7 @@ _TITLES = {"clean": "clean labels", "noise": "label noise 0.8"}
 
 
 def run_other(
-    name: str,
-    directory: Path,
-    *,
-    quick: bool,
-    data: str | None,
-    say: Callable[[str], None],
-    stoppable: Callable[[Callable[[], Any], Path], Any],
+    name: str, directory: Path, *, quick: bool, data: str | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Reruns one of :data:`OTHERS` into ``directory/name`` and draws its figures.
 
@@ -32,21 +25,20 @@ def run_other(
         quick: a rehearsal: few steps, seeds and settings.
         data: where CIFAR-10 is, for the advice.
         say: takes one line of progress.
-        stoppable: runs a function that may be stopped and says how to go on.
     """
     out = directory / name
     if name == "theory":
         from discover.lab.experiments.reproduce.theory import reproduce_theory
 
-        stoppable(partial(reproduce_theory, out, quick=quick, say=say), directory)
+        reproduce_theory(out, quick=quick, say=say)
     elif name == "variance":
         from discover.lab.experiments.reproduce.variance import reproduce_variance
 
-        stoppable(partial(reproduce_variance, out, quick=quick, say=say), directory)
+        reproduce_variance(out, quick=quick, say=say)
     else:
         from discover.lab.experiments.reproduce.advice import reproduce_advice
 
-        stoppable(partial(reproduce_advice, out, data, quick=quick, say=say), directory)
+        reproduce_advice(out, data, quick=quick, say=say)
     figures = redraw_other(name, directory)
     say(f"figures: {out}")
     return {"result": name, "status": "finished", "figures": [str(path) for path in figures]}

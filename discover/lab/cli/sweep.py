@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from discover.lab.cli.errors import CommandError, stoppable
 from discover.lab.cli.options import (
     ConfigOption,
     DataOption,
@@ -68,8 +69,7 @@ def sweep(
 
     Run the same command again to continue a sweep that was stopped or killed, or beside another to share the work.
     """
-    from discover.lab.cli.errors import CommandError
-    from discover.lab.experiments.sweep.plan import make_sweep
+    from discover.lab.experiments.sweep.search import make_search
 
     check_writable(json_file)
     if minutes is not None and not minutes > 0:
@@ -78,10 +78,10 @@ def sweep(
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
     overrides = with_seeds(settings, seeds, data)
     chosen = chosen_preset(preset, config_file)
-    plan = make_sweep(
+    settled = make_search(
         chosen,
         optimizer or chosen.config.optimizer.name,
-        search=search,
+        method=search,
         space=space,
         axes=axis or (),
         trials=trials,
@@ -89,31 +89,20 @@ def sweep(
         prune=prune,
         overrides=overrides,
     )
-    directory = out or run_folder("sweep", chosen.name, plan.optimizer)
-    record = _search(plan, directory, storage, minutes)
+    directory = out or run_folder("sweep", chosen.name, settled.optimizer)
+    record = _search(settled, directory, storage, minutes)
     setting = chosen.name if config_file is None else f"--config {shlex.quote(str(config_file))}"
-    _show(record, plan, directory, setting, overrides, quiet=json_file == "-")
+    _show(record, settled, directory, setting, overrides, quiet=json_file == "-")
     write_result(json_file, record)
 
 
-def _search(plan: Any, directory: Path, storage: str | None, minutes: float | None) -> dict[str, Any]:
-    from discover.lab.cli.compare import resume_hint
-    from discover.lab.cli.errors import CommandError
-    from discover.lab.experiments.sweep.sweep import sweep as run_sweep
+def _search(search: Any, directory: Path, storage: str | None, minutes: float | None) -> dict[str, Any]:
+    from discover.lab.experiments.sweep.train import sweep as train
 
-    names = ", ".join(f"{name} ({len(axis.values)})" for name, axis in plan.space.items())
-    _say(f"{plan.trials} trials of {plan.optimizer} on {plan.preset}: {names}; space: {plan.space_kind}")
-    try:
-        return run_sweep(plan, directory, storage=storage, minutes=minutes, say=lambda trial: _say(describe(trial)))
-    except KeyboardInterrupt:
-        code = 130
-    except Exception as error:
-        code = getattr(error, "exit_code", 0)
-        if code <= 128:  # anything but a signal, after which the state is written
-            raise
-    stopped = CommandError(resume_hint(directory))
-    stopped.exit_code = code
-    raise stopped
+    names = ", ".join(f"{name} ({len(axis.values)})" for name, axis in search.space.items())
+    _say(f"{search.trials} trials of {search.optimizer} on {search.preset}: {names}; space: {search.space_kind}")
+    with stoppable(directory):
+        return train(search, directory, storage=storage, minutes=minutes, say=lambda trial: _say(describe(trial)))
 
 
 def describe(trial: dict[str, Any]) -> str:
@@ -134,7 +123,7 @@ def describe(trial: dict[str, Any]) -> str:
 
 
 def _show(
-    record: dict[str, Any], plan: Any, directory: Path, setting: str, overrides: Sequence[str], quiet: bool
+    record: dict[str, Any], search: Any, directory: Path, setting: str, overrides: Sequence[str], quiet: bool
 ) -> None:
     from discover.lab.cli.console import show_table, stdout
     from discover.lab.report.sweep import sweep_table, write_sweep_figure
@@ -145,7 +134,7 @@ def _show(
     console = stdout()
     show_table(sweep_table(record))
     if record["status"] != "finished":
-        rest = plan.trials - len(record["trials"])
+        rest = search.trials - len(record["trials"])
         console.print(f"the time is up with {rest} trials to go: run the same command again to continue")
         return
     best = record["best"]
@@ -156,7 +145,7 @@ def _show(
     reached = f"{100 * test['mean']:.1f} ± {100 * test['std']:.1f} %" if test["mean"] is not None else "diverged"
     console.print(f"winner: trial {best['number']}; test accuracy, looked at once: {reached} (n = {count})")
     same = "".join(f"--set {shlex.quote(text)} " for text in overrides)  # as what was swept
-    line = f"discover train {setting} --optimizer {plan.optimizer} {same}{best['set_line']}"
+    line = f"discover train {setting} --optimizer {search.optimizer} {same}{best['set_line']}"
     console.print(line, markup=False, soft_wrap=True)
     if figures:
         console.print(f"figure: {figures[0]}", markup=False)

@@ -15,6 +15,7 @@ from discover.lab.cli.devices import (
     WorkerTimeoutOption,
     gather_team,
 )
+from discover.lab.cli.errors import CommandError, stoppable
 from discover.lab.cli.options import (
     ConfigOption,
     DataOption,
@@ -63,7 +64,6 @@ def train(
     worker_timeout: WorkerTimeoutOption = 60.0,
 ) -> None:
     """Train one optimizer, over all seeds of the preset, and leave records, checkpoints, figures and a page."""
-    from discover.lab.cli.errors import CommandError
 
     check_writable(json_file)
     if resume and overwrite:
@@ -90,7 +90,6 @@ def _train(
     config: Any, directory: Path, existing: tuple[bool, bool], tensorboard: bool, name: str, hint: str, team: Any
 ) -> dict[str, Any]:
     from discover.lab.cli.console import Watcher, live_bars
-    from discover.lab.cli.errors import CommandError
 
     with live_bars() as bars:
         watcher = Watcher(bars, name)
@@ -98,18 +97,8 @@ def _train(
 
         resume, overwrite = existing
         options: dict[str, Any] = {"progress": watcher, "tensorboard": tensorboard, "team": team}
-        try:
+        with stoppable(directory, hint, show_step=True):
             return run(config, directory, resume=resume, overwrite=overwrite, **options).summary
-        except Exception as error:
-            code = getattr(error, "exit_code", 0)
-            if code > 128:  # a signal, with the run's state written
-                step = f" at step {error.step}" if hasattr(error, "step") else ""  # pyright: ignore
-                stopped = CommandError(
-                    f"stopped{step}, and nothing is lost: run the same command {hint} to continue in {directory}"
-                )
-                stopped.exit_code = code
-                raise stopped from None
-            raise
 
 
 def _show(directory: Path, quiet: bool) -> None:

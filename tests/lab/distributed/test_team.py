@@ -210,16 +210,16 @@ def test_a_folder_that_another_worker_does_not_see_is_refused(tmp_path, monkeypa
     monkeypatch.setattr(SharedDirectory, "patience", 0.5)
     first = AllHear()
     with SharedDirectory(tmp_path / "shared", first) as folder:  # pyright: ignore[reportArgumentType]
-        folder.open(CONFIG, [], resume=False)
+        folder.take(CONFIG, [], resume=False)
         told, seen = first.told
         assert seen
         with SharedDirectory(tmp_path / "shared", SecondOfTwo(told, [True])) as same:  # pyright: ignore[reportArgumentType]
-            assert same.open(CONFIG, [], resume=False) is False
+            assert same.take(CONFIG, [], resume=False) is False
         with (
             SharedDirectory(tmp_path / "elsewhere", SecondOfTwo(told, [True])) as other,  # pyright: ignore[reportArgumentType]
             pytest.raises(RunError, match=f"worker 1 does not see what worker 0 writes in {tmp_path / 'shared'}"),
         ):
-            other.open(CONFIG, [], resume=False)
+            other.take(CONFIG, [], resume=False)
 
 
 class AllHear:

@@ -1,6 +1,6 @@
 """Runs sweeps that are killed at chosen moments, and once without: run as a program by the test.
 
-usage: sweep_kill_harness.py FOLDER SEED KILLS
+usage: sweep_kill_harness.py FOLDER SEED KILLS (one: a short one, by optuna only)
 
 The parent imports everything once and forks a child for each attempt. A child kills itself (SIGKILL) at the n-th call
 of something that changes what is on disk: a value that is drawn, an evaluation, a trial's record, optuna's verdict.
@@ -19,7 +19,8 @@ import optuna
 
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.sweep import trials as sweep_trials
-from discover.lab.experiments.sweep.sweep import make_sweep, sweep
+from discover.lab.experiments.sweep.search import make_search
+from discover.lab.experiments.sweep.train import sweep
 
 SMALL = [
     "model.name=logistic", "model.depth=none", "model.width=none", "training.steps=12", "training.eval_every=3",
@@ -30,9 +31,9 @@ AXES = ["learning_rate=0.03,0.3", "nu=0,0.95"]
 
 
 def plan(search, kills):
-    trials = max(8, 2 * kills) if search == "tpe" else None  # an attempt may end two before it is killed
+    trials = max(3, 2 * kills) if search == "tpe" else None  # an attempt may end two before it is killed
     axes = {"axes": AXES, "trials": trials, "seed": 3}
-    return make_sweep(get_preset("digits"), "discover", search=search, overrides=SMALL, **axes)
+    return make_search(get_preset("digits"), "discover", method=search, overrides=SMALL, **axes)
 
 
 def kill_at(owner, name, number):
@@ -87,10 +88,11 @@ def main():
     base, seed, kills = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     rng = random.Random(seed)
     report = {"kills": []}
-    for search in ("grid", "tpe"):
+    for search in ("grid", "tpe") if kills > 1 else ("tpe",):
         if wait(start(base / f"{search}-unbroken", search, kills)) != 0:
             raise SystemExit("the unbroken sweep failed")
         points = [name for name in POINTS if search == "tpe" or name in ("recorded", "trained")]
+        points = points if kills > 1 else ["evaluated"]
         for index in range(kills if search == "tpe" else (kills + 2) // 4):
             point = points[index % len(points)]
             number = rng.randint(1, POINTS[point][2])
@@ -98,10 +100,9 @@ def main():
             report["kills"].append([search, point, number, status])
         if wait(start(base / f"{search}-broken", search, kills)) != 0:
             raise SystemExit("the last resumption failed")
-    for search in ("grid", "tpe") if kills > 3 else ("tpe",):
+    for search in ("grid", "tpe") if kills > 1 else ():
         # Several at once on one folder, one of which dies between a training and its record.
-        fates = [None, None, ("trained", 1)] if kills > 3 else [None, ("trained", 1)]
-        together = [start(base / f"{search}-shared", search, kills, kill) for kill in fates]
+        together = [start(base / f"{search}-shared", search, kills, k) for k in (None, None, ("trained", 1))]
         report[f"{search}-shared"] = [wait(child) for child in together]
     (base / "report.json").write_text(json.dumps(report))
 

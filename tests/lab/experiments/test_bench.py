@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from discover.lab.experiments import bench as module
-from discover.lab.experiments.bench import HAND_WRITTEN, Candidate, _take_turns, bench, count_operations
+from discover.lab.experiments.bench import table as module
+from discover.lab.experiments.bench import update
+from discover.lab.experiments.bench.candidates import HAND_WRITTEN, Candidate
+from discover.lab.experiments.bench.operations import count_operations
+from discover.lab.experiments.bench.table import _take_turns, bench
 from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.report.bench import write_bench_figure
@@ -22,7 +25,9 @@ def result():
 
     said = []
     settings = {"groups": [1, 4], "clusters": [5], "repeats": 2, "seconds": 0.01}
-    table = bench(config_for, ["igt", "discover"], say=said.append, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "copy_bandwidth", lambda: 1e10)  # takes seconds on a CPU
+        table = bench(config_for, ["discover"], say=said.append, **settings)
     return table, said
 
 
@@ -30,7 +35,7 @@ def test_every_optimizer_and_setting_has_a_row(result):
     table, _ = result
     assert table["environment"]["devices"] == ["cpu"] * len(jax.devices())
     rows = [(row["optimizer"], row["groups"], row["clusters"]) for row in table["rows"]]
-    assert rows == [(REFERENCE, 1, 5), ("igt", 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
+    assert rows == [(REFERENCE, 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
 
 
 def test_ratios_are_taken_against_momentum_within_a_repeat(result):
@@ -89,7 +94,19 @@ def test_ctrl_c_keeps_the_repeats_that_were_whole(whole, total):
     assert ("stopped" in said[-1]) == (whole < total)
 
 
-def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(monkeypatch):
+@pytest.fixture
+def without_training(monkeypatch):
+    """Candidates that do nothing, on a device that is not measured."""
+
+    def prepare(config, *_):
+        return Candidate(config.optimizer.name, config.batches.groups, 10, lambda: None, 0.0, 1, None)
+
+    monkeypatch.setattr(module, "prepare_candidate", prepare)
+    monkeypatch.setattr(module, "prepare_hand_written", prepare)
+    monkeypatch.setattr(module, "copy_bandwidth", lambda: 1e10)
+
+
+def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(monkeypatch, without_training):
     timed, said = [], []
 
     def update_alone(config, *_):
@@ -99,14 +116,16 @@ def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(
         return {"optimizer": config.optimizer.name}
 
     monkeypatch.setattr(module, "time_update", update_alone)
-    settings = {"groups": [4], "repeats": 1, "seconds": 0.001}
-    small = ["model.name=logistic", *NO_LAYERS]
-    table = bench(
-        lambda name: get_preset("digits").config_for(name).override(small), ["discover"], say=said.append, **settings
-    )
-    assert [row["optimizer"] for row in table["rows"]] == [REFERENCE, HAND_WRITTEN, "discover"]
+    settings = {"groups": [4], "repeats": 1, "seconds": 0.0001}
+    table = bench(get_preset("digits").config_for, ["discover"], say=said.append, **settings)
+    assert [row["optimizer"] for row in table["rows"]] == [REFERENCE, REFERENCE, "discover"]
     assert table["updates"] == [{"optimizer": REFERENCE}]
     assert said[-1] == "stopped: 1 of 2 updates were timed alone"
+
+
+@pytest.mark.slow
+def test_a_copy_moves_some_gigabytes_a_second():
+    assert 1e8 < update.copy_bandwidth() < 1e14
 
 
 def test_groups_must_divide_the_batch():
@@ -120,11 +139,19 @@ def test_the_figure_is_drawn(result, tmp_path):
     assert all(path.stat().st_size > 5_000 for path in paths)
 
 
-def test_momentum_alone_can_be_timed_and_drawn(monkeypatch, tmp_path):
+def test_momentum_alone_can_be_timed_and_drawn(monkeypatch, without_training, tmp_path):
     monkeypatch.setattr(module, "time_update", lambda config, *_: {"optimizer": config.optimizer.name})
-    small = ["model.name=logistic", *NO_LAYERS]
-    table = bench(
-        lambda name: get_preset("digits").config_for(name).override(small), [], repeats=1, seconds=0.001, loop=False
-    )
+    table = bench(get_preset("digits").config_for, [], repeats=1, seconds=0.0001, loop=False)
     assert [row["optimizer"] for row in table["rows"]] == [REFERENCE]
     assert write_bench_figure(table, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_timed(tmp_path, monkeypatch, capsys):
+    from discover.lab.cli import main
+
+    monkeypatch.setattr(module, "bench", lambda *_, **__: pytest.fail("timed"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "digits", "--out", str(tmp_path / "file" / "below")])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"discover: {tmp_path / 'file' / 'below'} cannot be written: Not a directory\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,20 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discover.lab.data import DataError
-from discover.lab.experiments.compare import compare as module
-from discover.lab.experiments.compare.compare import (
-    ComparisonError,
-    add_speeds,
-    choose_rate,
-    compare,
-    first_steps,
-    make_plan,
-    spread,
-)
-from discover.lab.experiments.compare.plan import describe_batches
+from discover.lab.experiments.compare import speed
+from discover.lab.experiments.compare import train as module
+from discover.lab.experiments.compare.comparison import describe_batches, make_comparison
+from discover.lab.experiments.compare.scores import choose_rate, first_steps, spread
+from discover.lab.experiments.compare.speed import add_speeds
+from discover.lab.experiments.compare.train import ComparisonFolder, compare
+from discover.lab.experiments.folder import FolderError
 from discover.lab.experiments.presets.presets import get_preset
-from discover.lab.experiments.run.directory import LOCK
-from discover.lab.experiments.sweep.claims import claim
 from discover.lab.records import read_metrics, read_summary
 from discover.lab.report import load_report
 from discover.lab.training.errors import RunStopped
@@ -44,9 +39,9 @@ SMALL = [
 PROGRAMS: dict = {}  # compiled once for all tests of this file
 
 
-def small_plan(**changes):
+def small(**changes):
     options = {"optimizers": ["momentum", "discover"], "learning_rates": [0.3, 0.03], "target_accuracy": 0.15}
-    return make_plan(get_preset("digits"), overrides=SMALL, **(options | changes))
+    return make_comparison(get_preset("digits"), overrides=SMALL, **(options | changes))
 
 
 def without_times(record: dict) -> dict:
@@ -59,7 +54,7 @@ def without_times(record: dict) -> dict:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     directory = tmp_path_factory.mktemp("comparison") / "c"
-    return directory, compare(small_plan(), directory, programs=PROGRAMS)
+    return directory, compare(small(), directory, programs=PROGRAMS)
 
 
 def test_the_table_has_a_row_for_each_optimizer_and_the_control(finished):
@@ -103,8 +98,8 @@ def test_the_chosen_runs_are_run_directories_that_a_report_reads(finished):
 
 
 def test_every_optimizer_gets_the_same_batches_and_the_control_shuffled_ones():
-    plan = small_plan()
-    momentum, discover, control = (entry.config for entry in plan.entries)
+    comparison = small()
+    momentum, discover, control = (entry.config for entry in comparison.entries)
     for part in ("data", "clusters", "batches", "model", "training"):
         assert getattr(momentum, part) == getattr(discover, part)
     changed = control.diff(momentum)
@@ -113,8 +108,8 @@ def test_every_optimizer_gets_the_same_batches_and_the_control_shuffled_ones():
 
 def test_a_finished_comparison_is_read_back_not_trained_again(finished, monkeypatch):
     directory, record = finished
-    monkeypatch.setattr(module, "_train_entry", lambda *a: pytest.fail("trained again"))
-    assert compare(small_plan(), directory) == record
+    monkeypatch.setattr(module, "run", lambda *_, **__: pytest.fail("trained again"))
+    assert compare(small(), directory) == record
 
 
 def test_a_comparison_stopped_between_and_within_entries_ends_the_same(finished, tmp_path):
@@ -143,11 +138,12 @@ def test_a_comparison_stopped_between_and_within_entries_ends_the_same(finished,
 
     for progress in (second, before_third):
         with pytest.raises(Stop):
-            compare(small_plan(), tmp_path / "c", progress=progress, programs=PROGRAMS)
+            compare(small(), tmp_path / "c", progress=progress, programs=PROGRAMS)
         assert json.loads((tmp_path / "c" / "comparison.json").read_text())["status"] == "running"
-    assert without_times(compare(small_plan(), tmp_path / "c", programs=PROGRAMS)) == without_times(finished[1])
+    assert without_times(compare(small(), tmp_path / "c", programs=PROGRAMS)) == without_times(finished[1])
 
 
+@pytest.mark.slow
 def test_a_comparison_killed_outright_ends_the_same(finished, tmp_path):
     settings = [part for text in SMALL for part in ("--set", text)]
     command = [
@@ -163,7 +159,7 @@ def test_a_comparison_killed_outright_ends_the_same(finished, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert process.returncode == -signal.SIGKILL, "it was over before it could be killed"
-    assert without_times(compare(small_plan(), tmp_path / "c", programs=PROGRAMS)) == without_times(finished[1])
+    assert without_times(compare(small(), tmp_path / "c", programs=PROGRAMS)) == without_times(finished[1])
 
 
 @pytest.mark.parametrize(
@@ -188,38 +184,41 @@ def test_a_comparison_killed_outright_ends_the_same(finished, tmp_path):
 )
 def test_an_impossible_comparison_is_refused_in_one_line(changes, message):
     with pytest.raises(ValueError, match=message) as caught:
-        make_plan(get_preset("digits"), **changes)
+        make_comparison(get_preset("digits"), **changes)
     assert "\n" not in str(caught.value)
 
 
 def test_a_hyperparameter_is_set_for_those_that_have_it():
-    plan = make_plan(get_preset("digits"), overrides=["optimizer.nu=0.5", "optimizer.beta=0.8"])
-    configs = {entry.label: entry.config.optimizer for entry in plan.entries}
+    comparison = make_comparison(get_preset("digits"), overrides=["optimizer.nu=0.5", "optimizer.beta=0.8"])
+    configs = {entry.label: entry.config.optimizer for entry in comparison.entries}
     assert [configs[name].get("nu") for name in ("discover", "qhm", "momentum")] == [0.5, 0.5, None]
     assert [configs[name].get("beta") for name in ("momentum", "adam", "sgd")] == [0.8, None, None]
 
 
 def test_another_comparison_in_the_folder_is_refused_and_names_the_difference(finished):
     directory, _ = finished
-    with pytest.raises(ComparisonError, match=r"target_accuracy was 0.15, now 0.2.*--overwrite"):
-        compare(small_plan(target_accuracy=0.2), directory)
-    with pytest.raises(ComparisonError, match="adam is only in the new one"):
-        compare(small_plan(optimizers=["momentum", "discover", "adam"]), directory)
+    with pytest.raises(FolderError, match=r"target_accuracy was 0.15, now 0.2.*overwrite it"):
+        compare(small(target_accuracy=0.2), directory)
+    with pytest.raises(FolderError, match="adam is only in the new one"):
+        compare(small(optimizers=["momentum", "discover", "adam"]), directory)
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ComparisonError, match="not empty and holds no comparison"):
-        compare(small_plan(), tmp_path)
+    with pytest.raises(FolderError, match="not empty and holds no comparison"):
+        compare(small(), tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_overwriting_deletes_only_what_a_comparison_writes(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    (tmp_path / "comparison.json").write_text("{}")
-    (tmp_path / "runs").mkdir()
-    assert module.prepare_directory(small_plan(), tmp_path, overwrite=True) is None
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+def test_overwriting_deletes_only_what_a_comparison_writes(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "c")
+    (tmp_path / "c" / "thesis.tex").write_text("years of work")
+    (tmp_path / "c" / "runs" / "momentum" / "notes.txt").write_text("mine")
+    with ComparisonFolder(tmp_path / "c").claim() as folder:
+        assert not folder.open({}, overwrite=True)
+        folder.clear()
+    left = sorted(str(path.relative_to(tmp_path / "c")) for path in (tmp_path / "c").rglob("*"))
+    assert left == ["runs", "runs/momentum", "runs/momentum/notes.txt", "thesis.tex"]
 
 
 def test_overwriting_deletes_nothing_where_the_new_comparison_cannot_start(tmp_path, monkeypatch):
@@ -230,39 +229,41 @@ def test_overwriting_deletes_nothing_where_the_new_comparison_cannot_start(tmp_p
         raise DataError("the data is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr("discover.lab.experiments.run.build.build_data", gone)
-        with pytest.raises(ComparisonError, match="the data is gone"):
-            compare(small_plan(), tmp_path, overwrite=True)
-    with claim(tmp_path / LOCK):
+        patch.setattr(module, "build_data", gone)
+        with pytest.raises(DataError, match="the data is gone"):
+            compare(small(), tmp_path, overwrite=True)
+    with ComparisonFolder(tmp_path).claim():
         for overwrite in (False, True):
-            with pytest.raises(ComparisonError, match="is in use by another process"):
-                compare(small_plan(), tmp_path, overwrite=overwrite)
+            with pytest.raises(FolderError, match="is in use by another process"):
+                compare(small(), tmp_path, overwrite=overwrite)
     assert (tmp_path / "comparison.json").read_text() == "{}"
     assert (tmp_path / "grids" / "momentum").is_dir()
+    assert not list(tmp_path.rglob(".lock"))
 
 
 def test_a_signal_at_the_end_of_a_grid_stops_the_comparison_after_it(tmp_path, monkeypatch):
     trained = []
 
-    def train(plan, entry, directory, *_):
-        trained.append(entry.label)
-        (directory / "grids" / entry.label).mkdir(parents=True)
-        (directory / "grids" / entry.label / "environment.json").write_text("{}")
+    def run(config, directory, **_):
+        trained.append(config)
+        directory.mkdir(parents=True)
+        (directory / "environment.json").write_text("{}")
         with StopRequest():
             signal.raise_signal(signal.SIGTERM)
-        return {"label": entry.label}
 
-    monkeypatch.setattr(module, "_train_entry", train)
+    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(module, "_row", lambda *_: {})
     with pytest.raises(RunStopped) as error:
-        compare(small_plan(), tmp_path)
+        compare(small(), tmp_path)
     assert error.value.exit_code == 143
     assert len(trained) == 1
+    assert not list(tmp_path.rglob(".lock"))
 
 
 def test_a_path_through_a_file_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ComparisonError, match="cannot write to"):
-        compare(small_plan(), tmp_path / "file" / "c")
+    with pytest.raises(FolderError, match="cannot be written"):
+        compare(small(), tmp_path / "file" / "c")
 
 
 def members(values):
@@ -323,14 +324,12 @@ def test_without_rounds_or_momentum_speed_is_that_of_the_training_itself():
 @pytest.mark.parametrize(("seconds", "trainings"), [((99.0, 99.0), 0), ((99.0, 1.0), 4)])
 def test_speed_is_measured_in_the_same_way_for_all_rows(monkeypatch, seconds, trainings):
     calls = []
-    monkeypatch.setattr(
-        "discover.lab.experiments.run.run.run", lambda config, *_, **__: calls.append(config) or Timed()
-    )
+    monkeypatch.setattr(speed, "run", lambda config, *_, **__: calls.append(config) or Timed())
     rows = [
         {"label": label, "steps_per_second": 5.0, "train_seconds": second}
         for label, second in zip(("momentum", "discover"), seconds)
     ]
-    module.measure_speed(small_plan(), rows, module._Shared({}), rounds=2)
+    speed.measure_speed(small(), rows, {}, rounds=2)
     assert len(calls) == trainings
     assert all(row["relative_speed"] == 1.0 for row in rows)
 
@@ -348,7 +347,7 @@ def test_batches_are_described_in_words():
 
 @pytest.mark.slow
 def test_discover_is_ahead_of_momentum_on_class_pure_digits_by_more_than_the_spread(tmp_path: Path):
-    record = compare(make_plan(get_preset("digits"), optimizers=["momentum", "discover"]), tmp_path / "c")
+    record = compare(make_comparison(get_preset("digits"), optimizers=["momentum", "discover"]), tmp_path / "c")
     momentum, discover, control = (row["test_accuracy"] for row in record["rows"])
     assert discover["mean"] - momentum["mean"] > discover["std"] + momentum["std"]
     assert discover["mean"] < control["mean"] + control["std"]

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from discover.lab.data import Clustering, Dataset, Split
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.diagnose import DiagnosisOptions, diagnose
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
-from discover.lab.experiments.diagnose.measurement import judgeable
-from discover.lab.experiments.diagnose.validate_advice import Plan, rank_correlation, validate
+from discover.lab.experiments.diagnose.gradient_sample import judgeable
+from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
+from discover.lab.experiments.diagnose.validate_advice import Validation, rank_correlation, validate
 from discover.lab.experiments.run.build import build_data
 
 OPTIONS = DiagnosisOptions(sample=300, warmup_steps=30, numbers=(10,))
@@ -85,6 +85,7 @@ def test_turns_are_advised_where_clusters_are_drawn_at_random(found):
     assert "each of 10 is then seen every 10 steps on average" in line
 
 
+@pytest.mark.slow
 def test_given_batches_are_drawn_beside_the_estimate_too():
     every = {"batches.composition": "given", "batches.groups": 10, "batches.given": tuple(range(10))}
     given = diagnose(config(**every), GIVEN_ONLY)
@@ -101,6 +102,7 @@ def test_reason_for_beta_names_the_given_clustering_and_the_cap(found):
     assert "0.98, the most that is advised" in capped
 
 
+@pytest.mark.slow
 def test_label_noise_distinguishes_observed_and_true_classes():
     noisy = diagnose(config(**{"data.label_noise": 0.6}), GIVEN_ONLY)
     rows = {row.name: row for row in noisy.rows}
@@ -109,6 +111,7 @@ def test_label_noise_distinguishes_observed_and_true_classes():
     assert noisy.facts["measured"]["between_share"]["value"] > 0.5
 
 
+@pytest.mark.slow
 def test_a_given_column_and_augmentations_are_judged():
     rng = np.random.default_rng(0)
     labels = np.arange(240) % 4
@@ -134,7 +137,7 @@ def test_clusters_too_small_to_judge_are_put_together(ids):
     assert np.all(np.bincount(merged, minlength=len(shares)) >= 2)
 
 
-@pytest.mark.parametrize("by", ["last-layer", "projected"])
+@pytest.mark.parametrize("by", ["last-layer", pytest.param("projected", marks=pytest.mark.slow)])
 def test_gradients_of_the_loss_which_contain_the_label_find_the_classes(by, tmp_path):
     clustering = find_clusters(config(), 10, by=by, options=OPTIONS)
     labels = build_data(config()).train.labels
@@ -158,11 +161,11 @@ def test_rank_correlation_is_spearmans():
 
 @pytest.mark.slow
 def test_validation_predicts_and_measures_the_same_setting():
-    plan = Plan(
+    tried = Validation(
         groups=(2,), clusterings=("classes", "random"), label_noise=(0.0,), targets=(0.5,), batch_size=16, steps=60,
         momentum_rates=(0.1,), discover_rates=(0.1,), tuning_seeds=(0,), seeds=(1,), betas=(),
     )  # fmt: skip
-    record = validate(config(), plan, options=OPTIONS)
+    record = validate(config(), tried, options=OPTIONS)
     assert [row["clustering"] for row in record["rows"]] == ["classes", "random"]
     for row in record["rows"]:
         assert row["measured"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from discover.lab.cli import main
-from discover.lab.experiments.compare.plan import make_plan
+from discover.lab.experiments.compare.comparison import make_comparison
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.file import read_preset
 from discover.lab.experiments.presets.presets import get_preset
@@ -69,7 +69,7 @@ def test_a_file_wins_over_its_preset_and_says_what_to_compare(tmp_path):
             """,
         )
     )
-    plan = make_plan(preset, control=False)
+    plan = make_comparison(preset, control=False)
     adam, momentum = (entry.config for entry in plan.entries)
     assert (plan.preset, plan.learning_rates, plan.target_accuracy) == ("setting", (0.1, 1.0), 0.5)
     assert (adam.training.epochs, adam.training.steps) == (3.0, None)

@@ -3,23 +3,24 @@
 import pytest
 
 from discover.lab import records
+from discover.lab.data import DataError
+from discover.lab.experiments.folder import FolderError
 from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.experiments.run.run import run
-from discover.lab.training.errors import RunError
 from tests.lab.experiments.running import CONFIG, Watcher, assert_same_run, go
 
 
 def test_folders_that_cannot_be_used_are_refused(finished_run, tmp_path):
-    with pytest.raises(RunError, match=r"already holds a run \(finished, step 20\); resume it or choose another"):
+    with pytest.raises(FolderError, match=r"already holds a run \(finished, step 20\); resume it or choose another"):
         go(finished_run[1])
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="is a file"):
+    with pytest.raises(FolderError, match="is a file"):
         go(tmp_path / "file")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    with pytest.raises(RunError, match="not empty and holds no run"):
+    with pytest.raises(FolderError, match="not empty and holds no run"):
         go(tmp_path / "full")
-    with pytest.raises(RunError, match="cannot be written"):
+    with pytest.raises(FolderError, match="cannot be written"):
         go(tmp_path / "file" / "below")
 
 
@@ -28,33 +29,21 @@ def test_overwriting_replaces_a_run_only_when_the_new_one_can_start(finished_run
     go(folder, "training.steps=5")
     (folder / "notes.txt").write_text("mine")
     before = (folder / records.METRICS).read_bytes()
-    with pytest.raises(RunError):
+    with pytest.raises(DataError):
         run(CONFIG.override(["data.source=npz", f"data.path={tmp_path / 'none'}"]), folder, overwrite=True)
-    with RunDirectory(folder) as held:
-        held.take()
-        with pytest.raises(RunError, match="in use by another process"):
-            go(folder, overwrite=True)
+    with RunDirectory(folder).claim(), pytest.raises(FolderError, match="in use by another process"):
+        go(folder, overwrite=True)
     assert (folder / records.METRICS).read_bytes() == before
     assert (folder / "checkpoints/part-0/5").is_dir()
     go(folder, overwrite=True)
     assert (folder / "notes.txt").exists()
+    assert not (folder / ".lock").exists()
     assert_same_run(folder, finished_run[1])
-
-
-def test_overwriting_also_replaces_checkpoints_that_have_lost_their_run(finished_run, tmp_path):
-    (tmp_path / "run/checkpoints/part-0/5").mkdir(parents=True)
-    with pytest.raises(RunError, match="has checkpoints but no"):
-        go(tmp_path / "run")
-    go(tmp_path / "run", overwrite=True)
-    assert_same_run(tmp_path / "run", finished_run[1])
-    (tmp_path / "other/checkpoints/mine").mkdir(parents=True)
-    with pytest.raises(RunError, match="has checkpoints but no"):
-        go(tmp_path / "other", overwrite=True)
 
 
 def test_two_processes_cannot_have_one_folder(tmp_path):
     def second():
-        with pytest.raises(RunError, match="in use by another process"):
+        with pytest.raises(FolderError, match="in use by another process"):
             go(tmp_path / "run", resume=True)
 
     go(tmp_path / "run", progress=Watcher(5, second))

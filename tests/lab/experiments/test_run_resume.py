@@ -63,9 +63,9 @@ def test_lost_metrics_fall_back_to_the_checkpoint_that_they_still_cover(finished
 
 
 def test_resuming_with_another_configuration_is_refused_naming_the_difference(finished_run):
-    with pytest.raises(RunError, match=r"started with optimizer.learning_rate=0.5, not 0.2 \(and 1 more\)"):
+    with pytest.raises(RunError, match=r"another run \(optimizer.learning_rate was 0.5, now 0.2, and 1 more\)"):
         go(finished_run[1], "optimizer.learning_rate=0.2", "training.keep=1", resume=True)
-    with pytest.raises(RunError, match="other members"):
+    with pytest.raises(RunError, match=r"another run \(other members\)"):
         go(finished_run[1], resume=True, members=[Member(0)])
 
 

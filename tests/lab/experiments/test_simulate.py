@@ -78,7 +78,9 @@ def test_there_are_at_least_200_problems():
     assert PROBLEMS_EACH * len(SETTINGS) >= 200
 
 
-@pytest.mark.parametrize("index", range(len(SETTINGS)))
+@pytest.mark.parametrize(
+    "index", [pytest.param(i, marks=[] if i == 3 else pytest.mark.slow) for i in range(len(SETTINGS))]
+)
 def test_theorem_1_holds_at_every_step_of_every_random_problem(index):
     setting = SETTINGS[index]
     found = ratios(setting, optimizer_for("discover", Clusters(setting.probs)), PROBLEMS_EACH, seed=index)
@@ -87,6 +89,7 @@ def test_theorem_1_holds_at_every_step_of_every_random_problem(index):
     assert np.all(np.isfinite(found))
 
 
+@pytest.mark.slow
 def test_bound_is_violated_when_the_mean_is_not_the_mean_of_the_buffers():
     setting = SETTINGS[1]
     cases = {"spoil": np.arange(PROBLEMS_EACH) % 3}
@@ -208,8 +211,7 @@ def test_unknown_optimizer_is_refused():
 
 @pytest.mark.slow
 def test_reproduction_writes_what_it_returns(tmp_path):
-    drawn = []
-    record = reproduction.reproduce_theory(tmp_path, quick=True, draw=lambda *paths: drawn.append(paths))
-    assert drawn == [(tmp_path / "theory.json", tmp_path)]
+    record = reproduction.reproduce_theory(tmp_path, quick=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["theory.json"]
     assert sum(row["problems"] for row in record["bound"]["rows"]) == 20
     assert all(row["discover"]["violations"] == 0 for row in record["bound"]["rows"])

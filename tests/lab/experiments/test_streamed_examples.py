@@ -8,9 +8,9 @@ from PIL import Image
 
 from discover.lab.data import LazyExamples, Split
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.diagnose import DiagnosisOptions, diagnose
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
-from discover.lab.experiments.diagnose.measurement import PIECE, Measurement
+from discover.lab.experiments.diagnose.gradient_sample import PIECE, GradientSample
+from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 from discover.lab.experiments.run.build import build_data
 
 OPTIONS = DiagnosisOptions(sample=600, warmup_steps=30, numbers=(10,))
@@ -73,18 +73,18 @@ def test_a_warm_up_in_pieces_takes_exactly_its_steps(steps):
 
     def warmed(source, steps):
         options = DiagnosisOptions(sample=20, warmup_steps=steps)
-        return jax.tree.leaves(Measurement(config(), source.dataset, options).warm_up())
+        return jax.tree.leaves(GradientSample(config(), source.dataset, options).warm_up())
 
     at_once = warmed(Strict(), steps)  # 32 examples a step: 16 steps a piece
     small = Strict(limit=32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("discover.lab.experiments.diagnose.measurement.PIECE", 32)
+        patch.setattr("discover.lab.experiments.diagnose.gradient_sample.PIECE", 32)
         one_by_one = warmed(small, steps)
     assert small.seen.sum() == 32 * steps  # each once in a batch
     for a, b in zip(at_once, one_by_one, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     if steps:
-        start = Measurement(config(), Strict().dataset, OPTIONS).start
+        start = GradientSample(config(), Strict().dataset, OPTIONS).start
         assert any(np.abs(np.asarray(a) - b).max() > 1e-3 for a, b in zip(at_once, jax.tree.leaves(start)))
 
 

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from discover.lab.experiments.folder import FolderError
 from discover.lab.experiments.presets.paper_search import SEARCHED_ON_CIFAR, SEARCHED_ON_IMAGENET
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.sweep import trials as sweep_trials
 from discover.lab.experiments.sweep.optuna_search import MissingExtra
+from discover.lab.experiments.sweep.search import make_search
 from discover.lab.experiments.sweep.spaces import get_space, parse_axis
-from discover.lab.experiments.sweep.sweep import SweepError, make_sweep, set_line, sweep, winner
+from discover.lab.experiments.sweep.train import set_line, sweep, winner
 from discover.lab.records import read_metrics, read_summary
 from discover.lab.report.sweep import sweep_table, write_sweep_figure
 from discover.lab.training.errors import RunStopped
@@ -31,7 +33,7 @@ PROGRAMS: dict = {}  # compiled once for all tests of this file
 
 def small(**options):
     values = {"axes": ["learning_rate=0.01,0.3", "nu=0,0.95"], "overrides": SMALL} | options
-    return make_sweep(get_preset("digits"), "discover", **values)
+    return make_search(get_preset("digits"), "discover", **values)
 
 
 # -- the paper's grids ------------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ def test_every_optimizer_of_every_space_can_be_planned():
     for preset, space in (("cifar10-classes-small", SEARCHED_ON_CIFAR), ("digits", OPTIMIZERS)):
         for optimizer in space:
             if optimizer in get_preset(preset).optimizers:
-                plan = make_sweep(get_preset(preset), optimizer, trials=3)
+                plan = make_search(get_preset(preset), optimizer, trials=3)
                 assert len(plan.points()) == 3
     assert get_space(get_preset("cifar10-classes"), "paper_discover")[0] == "paper"
     assert get_space(get_preset("cifar10-classes"), "discover")[0] == "ours"  # the paper tuned its own letters
@@ -99,17 +101,17 @@ def test_every_optimizer_of_every_space_can_be_planned():
 @settings(deadline=None, max_examples=25)
 @given(trials=st.integers(1, 400), seed=st.integers(0, 5))
 def test_a_part_of_a_grid_is_drawn_with_the_seed_without_repetition(trials, seed):
-    plan = make_sweep(get_preset("cifar10-classes-small"), "qhm", trials=trials, seed=seed)
+    plan = make_search(get_preset("cifar10-classes-small"), "qhm", trials=trials, seed=seed)
     points = plan.points()
     assert len(points) == min(trials, 5 * 2 * 9)
     assert len({tuple(point.values()) for point in points}) == len(points)
-    assert points == make_sweep(get_preset("cifar10-classes-small"), "qhm", trials=trials, seed=seed).points()
+    assert points == make_search(get_preset("cifar10-classes-small"), "qhm", trials=trials, seed=seed).points()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"search": "gird"}, "unknown search 'gird': did you mean 'grid'"),
+        ({"method": "gird"}, "unknown search 'gird': did you mean 'grid'"),
         ({"axes": ["alpha=0.1,0.2"]}, "unknown hyperparameter of discover 'alpha'"),
         ({"axes": ["nu=0.5,1.5"]}, r"optimizer.nu must be in \[0, 1\], got 1.5"),
         ({"axes": ["nu"]}, "expected NAME=VALUE,VALUE, got 'nu'"),
@@ -190,12 +192,14 @@ def test_a_finished_sweep_is_read_back_not_trained_again(finished, monkeypatch):
 
 def test_another_sweep_is_refused_with_the_difference(finished, tmp_path):
     directory, _ = finished
-    with pytest.raises(SweepError, match=r"holds another sweep \(its space differs\)"):
+    with pytest.raises(
+        FolderError, match=r"holds another sweep \(space.nu.values was 0.0,0.95, now 0.0,1.0\); choose another folder$"
+    ):
         sweep(small(axes=["learning_rate=0.01,0.3", "nu=0,1"]), directory)
-    with pytest.raises(SweepError, match=r"holds another sweep \(trials was 4, now 2\)"):
+    with pytest.raises(FolderError, match=r"holds another sweep \(trials was 4, now 2\)"):
         sweep(small(trials=2), directory)
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(SweepError, match=r"holds no sweep \(thesis.txt\)"):
+    with pytest.raises(FolderError, match=r"holds no sweep \(thesis.txt\)"):
         sweep(small(), tmp_path)
 
 
@@ -222,7 +226,7 @@ def test_a_signal_at_the_end_of_a_trial_stops_the_sweep_after_it_and_the_next_ca
         return record
 
     monkeypatch.setattr(sweep_trials.Trials, "train", with_a_late_signal)
-    plan = small(search=search, trials=3, prune=False)
+    plan = small(method=search, trials=3, prune=False)
     with pytest.raises(RunStopped) as error:
         sweep(plan, tmp_path, programs=PROGRAMS)
     assert error.value.exit_code == 130
@@ -249,13 +253,13 @@ def test_a_grid_needs_no_optuna_and_the_search_says_how_to_get_it(finished, tmp_
     record = sweep(small(axes=["learning_rate=0.3"]), tmp_path / "grid", programs=PROGRAMS)
     assert record["status"] == "finished"
     with pytest.raises(MissingExtra, match=r"pip install 'discover-optim\[sweep\]'"):
-        sweep(small(search="tpe"), tmp_path / "tpe")
+        sweep(small(method="tpe"), tmp_path / "tpe")
 
 
 def test_the_search_gives_up_what_is_hopeless_and_goes_on_for_longer_if_asked(tmp_path):
     pytest.importorskip("optuna")
     axes = ["learning_rate=0.0001,1", "beta=0.8,0.98"]
-    record = sweep(small(search="tpe", trials=9, axes=axes), tmp_path, programs=PROGRAMS)
+    record = sweep(small(method="tpe", trials=9, axes=axes), tmp_path, programs=PROGRAMS)
     states = [trial["state"] for trial in record["trials"]]
     assert states[:5] == ["complete"] * 5  # nobody is judged before there is something to compare with
     assert "pruned" in states
@@ -265,7 +269,7 @@ def test_the_search_gives_up_what_is_hopeless_and_goes_on_for_longer_if_asked(tm
         assert 0.8 <= trial["params"]["beta"] <= 0.98
         if trial["state"] == "pruned":
             assert trial["last"]["step"] < 12 * 2
-    longer = sweep(small(search="tpe", trials=10, axes=axes), tmp_path, programs=PROGRAMS)
+    longer = sweep(small(method="tpe", trials=10, axes=axes), tmp_path, programs=PROGRAMS)
     assert longer["trials"][:9] == record["trials"]
     assert len(longer["trials"]) == 10
 

@@ -7,7 +7,7 @@ import numpy as np
 from discover.lab.data import Clustering, Dataset
 from discover.lab.diagnostics.embeddings import cluster_stream
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.measurement import DiagnosisOptions, Measurement
+from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions, GradientSample
 from discover.lab.experiments.run.build import build_data
 
 __all__ = ["EMBEDDINGS", "find_clusters"]
@@ -46,7 +46,7 @@ def find_clusters(
         raise ValueError(f"unknown embedding {by!r}: choose from {', '.join(EMBEDDINGS)}")
     options = options or DiagnosisOptions()
     dataset = build_data(config.check(), lazy=True) if dataset is None else dataset
-    work = Measurement(config, dataset, options)
+    work = GradientSample(config, dataset, options)
     embed = work.embedding(by, work.warm_up())
     everything = np.arange(work.size)
     ids = cluster_stream(lambda: embed(everything), num_clusters, seed=options.seed)

@@ -18,17 +18,17 @@ from discover.lab.data import Clustering, Dataset
 from discover.lab.diagnostics.advisor import expected_gain, noise_ratio, recommend
 from discover.lab.diagnostics.batches import batch_noise
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.measurement import DiagnosisOptions, Measurement, judgeable, shares
+from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions, GradientSample, judgeable, shares
 from discover.lab.experiments.diagnose.steps_to_target import Race, Steps
 from discover.lab.experiments.run.build import build_clustering, build_data
 
-__all__ = ["Plan", "rank_correlation", "validate"]
+__all__ = ["Validation", "rank_correlation", "validate"]
 
 _COLUMN = "kmeans of the validation"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Validation:
     """What is tried.
 
     Attributes:
@@ -72,7 +72,7 @@ class Plan:
 
 def validate(
     config: Config,
-    plan: Plan | None = None,
+    tried: Validation | None = None,
     *,
     dataset: Dataset | None = None,
     options: DiagnosisOptions | None = None,
@@ -80,56 +80,56 @@ def validate(
     say: Callable[[str], None] = lambda line: None,
     save: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> dict[str, Any]:
-    """Predicts and measures the gain of Discover over Momentum in every setting of `plan`.
+    """Predicts and measures the gain of Discover over Momentum in every setting of `tried`.
 
     Args:
-      config: data and model; batches, clusters, noise and optimizer are set from the plan.
-      plan: what is tried.
+      config: data and model; batches, clusters, noise and optimizer are set from what is tried.
+      tried: what is tried.
       dataset: the data set, if it is loaded already.
       options: of the diagnosis.
-      rows: of an earlier record of the same plan: they are not measured again.
+      rows: of an earlier record of the same settings: they are not measured again.
       say: takes one line of progress.
       save: takes the record after every setting.
 
     Returns:
-      `rows` (one per setting), `rank_correlation`, Momentum's steps on shuffled batches (`shuffled`), the plan and what
-      it ran on; JSON-able.
+      `rows` (one per setting), `rank_correlation`, Momentum's steps on shuffled batches (`shuffled`), what was tried
+      and what it ran on; JSON-able.
     """
-    plan = plan or Plan()
+    tried = tried or Validation()
     dataset = build_data(config) if dataset is None else dataset
     options = options or DiagnosisOptions()
-    race = Race(dataset, plan.steps, plan.tuning_seeds, plan.seeds)
+    race = Race(dataset, tried.steps, tried.tuning_seeds, tried.seeds)
     known = {(row["clustering"], row["groups"], row["label_noise"]): row for row in rows}
-    record = _record(config, dataset, plan)
+    record = _record(config, dataset, tried)
     looks: dict[float, _Look] = {}
-    for by, groups, noise, target in plan.settings:
+    for by, groups, noise, target in tried.settings:
         row = known.get((by, groups, noise))
         if row is None:
             if noise not in looks:
-                looks[noise] = _Look(_base(config, plan, noise), dataset, options)
-            row = looks[noise].row(by, groups, plan, race, target)
+                looks[noise] = _Look(_base(config, tried, noise), dataset, options)
+            row = looks[noise].row(by, groups, tried, race, target)
         record["rows"].append(row)
         record |= rank_correlation(record["rows"])
         say(
             f"{by}, {groups} groups, noise {noise:g}: expected {row['predicted']:.2f}, measured "
             f"{row['measured']:.2f} (Momentum {row['momentum_steps']:g}, Discover {row['discover_steps']:g} steps"
-            f"{_given_up(row, len(plan.seeds))})"
+            f"{_given_up(row, len(tried.seeds))})"
         )
         save(record)
-    for noise, target in zip(plan.label_noise, plan.targets):
-        shuffled = _base(config, plan, noise).with_values({"batches.composition": "shuffled"})
-        record["shuffled"].append({"label_noise": noise, **_flat("momentum", _momentum(shuffled, plan, race, target))})
+    for noise, target in zip(tried.label_noise, tried.targets):
+        shuffled = _base(config, tried, noise).with_values({"batches.composition": "shuffled"})
+        record["shuffled"].append({"label_noise": noise, **_flat("momentum", _momentum(shuffled, tried, race, target))})
     save(record)
     return record
 
 
-def _record(config: Config, dataset: Dataset, plan: Plan) -> dict[str, Any]:
+def _record(config: Config, dataset: Dataset, tried: Validation) -> dict[str, Any]:
     return {
         "data": dataset.name,
         "examples": len(dataset.train),
         "example_shape": list(dataset.example_shape),
         "model": asdict(config.model),
-        "plan": asdict(plan),
+        "plan": asdict(tried),
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
         "rows": [],
@@ -137,15 +137,15 @@ def _record(config: Config, dataset: Dataset, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _base(config: Config, plan: Plan, noise: float) -> Config:
+def _base(config: Config, tried: Validation, noise: float) -> Config:
     return config.with_values(
         {
             "data.label_noise": noise,
-            "training.eval_every": plan.eval_every,
-            "training.steps_per_dispatch": plan.eval_every,
-            "training.log_every": plan.eval_every,
+            "training.eval_every": tried.eval_every,
+            "training.steps_per_dispatch": tried.eval_every,
+            "training.log_every": tried.eval_every,
             "batches.groups": 1,
-            "batches.group_size": plan.batch_size,
+            "batches.group_size": tried.batch_size,
             "batches.composition": "random",
         }
     )
@@ -156,15 +156,15 @@ class _Look:
 
     def __init__(self, base: Config, dataset: Dataset, options: DiagnosisOptions):
         self.base, self.dataset = base, dataset
-        self.work = Measurement(base, dataset, options)
+        self.work = GradientSample(base, dataset, options)
         self.params = {"start": self.work.start, "warm-up": self.work.warm_up()}
         self.grams = {stage: self.work.gram(params) for stage, params in self.params.items()}
         self.clusterings: dict[str, Clustering] = {}
 
-    def row(self, by: str, groups: int, plan: Plan, race: Race, target: float) -> dict[str, Any]:
+    def row(self, by: str, groups: int, tried: Validation, race: Race, target: float) -> dict[str, Any]:
         """One setting: what was expected, and what came."""
         setting = self.base.with_values(
-            {"clusters.by": by, "batches.groups": groups, "batches.group_size": plan.batch_size // groups}
+            {"clusters.by": by, "batches.groups": groups, "batches.group_size": tried.batch_size // groups}
         )
         if by not in self.clusterings:
             self.clusterings[by] = build_clustering(setting, self.dataset, self.work.noise)
@@ -173,10 +173,10 @@ class _Look:
             columns = {**race.dataset.train.columns, _COLUMN: clustering.assignments}
             race.dataset = replace(race.dataset, train=replace(race.dataset.train, columns=columns))
             setting = setting.with_values({"clusters.by": "column", "clusters.column": _COLUMN})
-        row = {"clustering": by, "groups": groups, "group_size": plan.batch_size // groups}
+        row = {"clustering": by, "groups": groups, "group_size": tried.batch_size // groups}
         row |= {"label_noise": self.base.data.label_noise, "target": target}
         row |= self._predict(clustering, setting)
-        return row | _measure(setting, plan, race, target, clustering.num_clusters)
+        return row | _measure(setting, tried, race, target, clustering.num_clusters)
 
     def _predict(self, clustering: Clustering, config: Config) -> dict[str, Any]:
         setting = recommend(clustering.num_clusters, config.batches.groups)
@@ -201,25 +201,25 @@ class _Look:
         return result
 
 
-def _measure(config: Config, plan: Plan, race: Race, target: float, num_clusters: int) -> dict[str, Any]:
+def _measure(config: Config, tried: Validation, race: Race, target: float, num_clusters: int) -> dict[str, Any]:
     """Steps to the target for both optimizers at their chosen learning rates."""
     advised = recommend(num_clusters, config.batches.groups)
     ours = config.with_values({"optimizer.name": "discover", "optimizer.beta": 0.9, "optimizer.nu": 1.0})
 
     def discover(beta: float, nu: float) -> Steps:
-        choices = [{"learning_rate": rate, "beta": beta, "nu": nu} for rate in plan.discover_rates]
+        choices = [{"learning_rate": rate, "beta": beta, "nu": nu} for rate in tried.discover_rates]
         return race.steps(ours, choices, target)
 
-    momentum, found = _momentum(config, plan, race, target), discover(advised.beta, advised.nu)
+    momentum, found = _momentum(config, tried, race, target), discover(advised.beta, advised.nu)
     low, high = _gain_interval(momentum.by_seed, found.by_seed)
     return {
         **_flat("momentum", momentum),
         **_flat("discover", found),
-        "discover_steps_by_beta": {f"{beta:g}": discover(beta, min(1.0, 0.9 / beta)).mean for beta in plan.betas},
+        "discover_steps_by_beta": {f"{beta:g}": discover(beta, min(1.0, 0.9 / beta)).mean for beta in tried.betas},
         "measured": momentum.mean / found.mean,
         "measured_low": low,
         "measured_high": high,
-        "censored": min(momentum.reached, found.reached) < len(plan.seeds),
+        "censored": min(momentum.reached, found.reached) < len(tried.seeds),
     }
 
 
@@ -229,9 +229,9 @@ def _given_up(row: dict[str, Any], seeds: int) -> str:
     return "".join(f"; {name} not there with {count} of {seeds} seeds" for name, count in missing if count)
 
 
-def _momentum(config: Config, plan: Plan, race: Race, target: float) -> Steps:
+def _momentum(config: Config, tried: Validation, race: Race, target: float) -> Steps:
     plain = config.with_values({"optimizer.name": "momentum", "optimizer.beta": 0.9})
-    return race.steps(plain, [{"learning_rate": rate} for rate in plan.momentum_rates], target)
+    return race.steps(plain, [{"learning_rate": rate} for rate in tried.momentum_rates], target)
 
 
 def _flat(name: str, steps: Steps) -> dict[str, Any]:

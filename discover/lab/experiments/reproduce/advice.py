@@ -15,16 +15,17 @@ import numpy as np
 
 from discover.lab.data import Dataset, Split, load
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.validate_advice import Plan, validate
+from discover.lab.experiments.diagnose.validate_advice import Validation, validate
+from discover.lab.experiments.folder import Folder
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.run.build import build_data
 from discover.lab.records import finite, write_text
 
 __all__ = ["DIGITS", "SMALL_CIFAR", "reproduce_advice", "small_images"]
 
-DIGITS = Plan()
+DIGITS = Validation()
 """How the advice was checked on the embedded digits."""
-SMALL_CIFAR = Plan(
+SMALL_CIFAR = Validation(
     clusterings=("classes", "kmeans", "random", "augmentations"),
     batch_size=32,
     steps=800,
@@ -68,24 +69,23 @@ def reproduce_advice(
     Returns:
       The records, by data set.
     """
-    out = Path(out_dir)
-    out.mkdir(parents=True, exist_ok=True)
     config = get_preset("digits").config
-    jobs: dict[str, tuple[Config, Plan, Dataset]] = {"digits": (config, DIGITS, build_data(config))}
+    jobs: dict[str, tuple[Config, Validation, Dataset]] = {"digits": (config, DIGITS, build_data(config))}
     if data is not None:
         model = {"model.name": "cnn", "model.depth": 3, "model.width": 8}
         images = small_images(load("cifar10", data), 6000).split_validation(1 / 12)
         jobs["cifar10"] = (Config(name="cifar10").with_values(model), SMALL_CIFAR, images)
     records = {}
-    for name, (own, plan, dataset) in jobs.items():
-        if quick:
-            plan = replace(plan, **_QUICK, targets=(plan.targets[0],))
-        path = out / f"validation-{name}.json"
-        done = _earlier(path, plan, dataset)
-        records[name] = validate(
-            own, plan, dataset=dataset, rows=done, say=lambda line, name=name: say(f"{name}: {line}"),
-            save=lambda record, path=path: write_text(path, json.dumps(finite(record), indent=1) + "\n"),
-        )  # fmt: skip
+    with Folder(out_dir).claim() as folder:
+        for name, (own, tried, dataset) in jobs.items():
+            if quick:
+                tried = replace(tried, **_QUICK, targets=(tried.targets[0],))
+            path = folder.path / f"validation-{name}.json"
+            done = _earlier(path, tried, dataset)
+            records[name] = validate(
+                own, tried, dataset=dataset, rows=done, say=lambda line, name=name: say(f"{name}: {line}"),
+                save=lambda record, path=path: write_text(path, json.dumps(finite(record), indent=1) + "\n"),
+            )  # fmt: skip
     return records
 
 
@@ -101,10 +101,10 @@ def small_images(dataset: Dataset, number: int, seed: int = 0) -> Dataset:
     return replace(dataset, train=part, test=part.subset(np.arange(0)), validation=None)
 
 
-def _earlier(path: Path, plan: Plan, dataset: Dataset) -> list[dict[str, Any]]:
-    """The rows of a record of the same plan and data."""
+def _earlier(path: Path, tried: Validation, dataset: Dataset) -> list[dict[str, Any]]:
+    """The rows of a record of the same settings and data."""
     if not path.is_file():
         return []
     record = json.loads(path.read_text())
-    same = record.get("plan") == json.loads(json.dumps(asdict(plan))) and record.get("examples") == len(dataset.train)
+    same = record.get("plan") == json.loads(json.dumps(asdict(tried))) and record.get("examples") == len(dataset.train)
     return record["rows"] if same else []

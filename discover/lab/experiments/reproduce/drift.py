@@ -7,7 +7,7 @@ the printed Algorithm 1 keeps it for one group in a batch (with α_n = α/p_n) a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from discover.lab.experiments.run.build import (
     total_steps,
     traced_names,
 )
-from discover.lab.experiments.run.programs import build_programs
+from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.training.devices import Devices
 from discover.lab.training.feed import draw_batches
 
@@ -33,13 +33,18 @@ __all__ = ["drift_of", "measure_drift"]
 
 
 def measure_drift(
-    config: Config, dataset: Dataset, *, check_time: Callable[[], None] = lambda: None
+    config: Config,
+    dataset: Dataset,
+    *,
+    programs: MutableMapping[str, Any] | None = None,
+    check_time: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Trains one seed of a Discover optimizer and measures the drift after every dispatch.
 
     Args:
         config: with one seed, an optimizer that keeps a buffer per cluster.
         dataset: what ``config.data`` describes.
+        programs: compiled programs of earlier runs, to be reused and added to.
         check_time: called between dispatches; raises when the time is up.
 
     Returns:
@@ -50,18 +55,19 @@ def measure_drift(
     names = traced_names(config, [member])
     steps = total_steps(config, dataset)
     plan = build_plan(config, dataset, member.seed)
-    programs = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
-    devices = Devices()
+    devices, shared = Devices(), {} if programs is None else programs
+    network = build_network_for(config, dataset)
+    own = shared_programs(shared, config, dataset, network, names, plan.probs, devices)
     members = devices.put_everywhere(build_members(config, [member], names, steps)[0])
     images = devices.put_training_examples(dataset.train.images)
     measure = jax.jit(lambda opt_state: drift_of(opt_state, plan.probs))
-    state, lines = programs.start(members), []
-    size = programs.steps_per_dispatch
+    state, lines = own.start(members), []
+    size = own.steps_per_dispatch
     for first in range(0, steps, size):
         check_time()
         count = min(size, steps - first)
         batches = devices.put_batches(draw_batches([plan], first, count, size), dataset.train.images)
-        state, metrics = programs.advance(state, members, batches, images, first, count)
+        state, metrics = own.advance(state, members, batches, images, first, count)
         loss = float(np.mean(np.asarray(metrics.loss)[:count]))
         drift = float(measure(jax.tree.map(lambda x: x[0], state.opt_state)))
         lines.append({"step": first + count, "loss": loss, "drift": drift})

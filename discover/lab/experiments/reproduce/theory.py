@@ -17,6 +17,7 @@ import numpy as np
 
 from discover import Clusters
 from discover.lab import theory
+from discover.lab.experiments.folder import Folder
 from discover.lab.experiments.reproduce.simulate import (
     make_settings,
     optimizer_for,
@@ -24,6 +25,7 @@ from discover.lab.experiments.reproduce.simulate import (
     simulate,
     starting_points,
 )
+from discover.lab.records import write_text
 
 __all__ = ["reproduce_theory"]
 
@@ -39,7 +41,6 @@ def reproduce_theory(
     out_dir: str | Path,
     *,
     quick: bool = False,
-    draw: Callable[[Path, Path], Any] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Reruns the simulations of `docs/theory.md` and writes `theory.json` into `out_dir`.
@@ -47,14 +48,18 @@ def reproduce_theory(
     Args:
       out_dir: made where it is missing.
       quick: few seeds, steps and problems; for a look, or a test. The documentation's figures are not quick.
-      draw: `draw(json_file, out_dir)` is called at the end (`discover.lab.report.theory.write_theory_figures`).
       say: takes one line of progress.
 
     Returns:
       What was written: `settings`, `bound`, `trajectory`, `between`, `step_size`, `scaling` and `groups`.
     """
-    out = Path(out_dir)
-    out.mkdir(parents=True, exist_ok=True)
+    with Folder(out_dir).claim() as folder:
+        record = _simulate(quick, say)
+        write_text(folder.path / "theory.json", json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def _simulate(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     sizes = {"steps": 300, "seeds": 8} if quick else {"steps": 3000, "seeds": 200}
     began = time.perf_counter()
     record: dict[str, Any] = {
@@ -81,10 +86,6 @@ def reproduce_theory(
     say("number of groups at one batch size")
     record["groups"] = _groups(sizes)
     record["settings"]["seconds"] = round(time.perf_counter() - began, 1)
-    path = out / "theory.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    if draw is not None:
-        draw(path, out)
     return record
 
 

@@ -12,10 +12,14 @@ from typing import Any
 
 from discover.lab import records
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.reproduce.plans import Row
-from discover.lab.experiments.sweep.claims import Deadline, claim
+from discover.lab.experiments.deadline import Deadline
+from discover.lab.experiments.folder import claim
+from discover.lab.experiments.reproduce.panels import Row
+from discover.lab.experiments.run.build import build_clustering, build_data
+from discover.lab.experiments.run.run import run
+from discover.lab.training.errors import NonFiniteLoss
 
-__all__ = ["Pool", "is_done", "unit_config", "unit_name"]
+__all__ = ["Pool", "is_done", "merge_runs", "unit_config", "unit_name"]
 
 
 class Pool:
@@ -36,7 +40,7 @@ class Pool:
     def unit(self, config: Config, checkpoints: bool) -> Path:
         """The folder of a finished unit; trains it where it is not."""
         path = self.out / "units" / unit_name(config)
-        with claim(self.out / "units" / "locks" / f"{path.name}.lock", wait=True):
+        with claim(path.with_suffix(".lock"), wait=True, check=self.limit.check):
             if not is_done(path):
                 self.limit.check()
                 self._train(config, path, checkpoints)
@@ -45,8 +49,6 @@ class Pool:
 
     def dataset(self, config: Config) -> Any:
         """The unit's data; the last one used is kept, since units that follow each other mostly share theirs."""
-        from discover.lab.experiments.run.build import build_data
-
         data = config.data
         key = json.dumps([data.source, data.path, data.size, data.validation, data.split_seed])
         if key not in self._datasets:
@@ -55,15 +57,11 @@ class Pool:
         return self._datasets[key]
 
     def _train(self, config: Config, path: Path, checkpoints: bool) -> None:
-        from discover.lab.experiments.run.run import run
-        from discover.lab.training.errors import NonFiniteLoss
-
         config = self._with_kmeans_file(config)
-        if not checkpoints:  # nothing to go on from, and what is left may remember the data at another place
-            shutil.rmtree(path, ignore_errors=True)
-        options: dict[str, Any] = {"resume": True, "command": self.command, "programs": self.programs}
+        options: dict[str, Any] = {"command": self.command, "programs": self.programs, "dataset": self.dataset(config)}
         try:
-            run(config, path, checkpoints=checkpoints, dataset=self.dataset(config), **options)
+            # Without checkpoints there is nothing to go on from, and what is left may remember the data elsewhere.
+            run(config, path, checkpoints=checkpoints, resume=checkpoints, overwrite=not checkpoints, **options)
         except NonFiniteLoss:
             summary = records.read_summary(path) or {}
             records.write_json(path / records.SUMMARY, {**summary, "status": "failed", "diverged": True})
@@ -73,15 +71,37 @@ class Pool:
         """K-means over all pixels takes longer than some units: it is done once, and read from a file."""
         if config.clusters.by != "kmeans":
             return config
-        from discover.lab.experiments.run.build import build_clustering
-
         clusters = config.clusters
         name = _digest([dataclasses.asdict(clusters), config.data.source, config.data.validation])
         path = self.out / "clusters" / f"kmeans-{name}.npz"
-        with claim(path.with_suffix(".lock"), wait=True):
+        with claim(path.with_suffix(".lock"), wait=True, check=self.limit.check):
             if not path.exists():
                 build_clustering(config, self.dataset(config)).save(path.with_suffix(".part.npz")).replace(path)
         return config.with_values({"clusters.by": "file", "clusters.path": str(path)})
+
+
+def merge_runs(units: Sequence[Path], target: Path, config: Config) -> dict[str, Any]:
+    """Writes runs that differ in their seed as one run directory, and returns its summary."""
+    summaries = [records.read_summary(unit) or {} for unit in units]
+    members = [member for summary in summaries for member in summary["members"]]
+    for member, summary in zip(members, summaries):
+        if summary.get("diverged"):
+            member["final"] = None
+    lines = [line for unit in units for line in records.read_metrics(unit)]
+    target.mkdir(parents=True, exist_ok=True)
+    summary = {
+        **summaries[0],
+        "status": "finished",
+        "seeds": [member["seed"] for member in members],
+        "members": members,
+        "final": records.gather_final(members),
+    }
+    records.write_text(target / records.CONFIG, config.to_json())
+    records.write_json(target / records.ENVIRONMENT, records.read_json(units[0] / records.ENVIRONMENT))
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    records.write_text(target / records.METRICS, text)
+    records.write_json(target / records.SUMMARY, summary)
+    return summary
 
 
 def unit_config(row: Row, learning_rate: float, seed: int) -> Config:

@@ -1,19 +1,5 @@
 """Trains one configuration: data, model and optimizer from a ``Config``; records and checkpoints on disk.
 
-The interface::
-
-    result = run(
-        config,                      # experiments.config.Config; checked with config.check()
-        out_dir,                     # run directory, or None to keep nothing on disk
-        members=None,                # [Member(seed, {"learning_rate": 0.1}), ...]; default: config's seeds
-        resume=False,                # continue an unfinished run; a finished one is returned as recorded
-        overwrite=False,             # replace the run that is there, once everything for the new one is
-        progress=None,               # training.progress.Progress; default quiet
-        checkpoints=True,            # False: records only (short runs of a grid)
-        tensorboard=False,           # also event files, in out_dir/tensorboard (extra "tensorboard")
-        command=None,                # argv for environment.json; default sys.argv
-    )                                # -> RunResult
-
 ``members`` train together in one compiled program (or in a few, see ``config.training.together``). They may
 differ in seed and in any number that the optimizer takes, so a whole
 (learning rate x seed) grid of one optimizer is one call. Two members with the same seed see the same batches
@@ -24,14 +10,10 @@ the chosen learning rate) as a run directory of their own, so a comparison keeps
 ``grids/<label>`` and the choices in ``runs/<label>``. A member whose loss is no longer finite stops the run, or
 is dropped where ``training.on_nonfinite=drop`` (its ``final`` is then null, ``diverged_at`` its step).
 
-    RunResult:    status "finished", steps, out_dir, steps_per_second, compile_seconds, members
-    MemberResult: seed, hyperparameters, final {"validation": {"loss", "accuracy"}, "test": {...}} or None,
-                  diverged_at, metrics (that member's lines of metrics.jsonl)
-
 Errors (all have ``.exit_code``; ``str(error)`` is one line: print it and exit with the code, no traceback):
-``ConfigError`` (2, from config.check), ``RunError`` (2: the folder holds another run, cannot be written, disk
-full, resumed with another config), ``NonFiniteLoss`` (1), ``RunStopped`` (130 or 143: Ctrl-C or SIGTERM, with
-a checkpoint written). All but ConfigError are subclasses of ``RunError``, in ``training.errors``.
+``ConfigError`` (2, from config.check), ``DataError`` (2), ``FolderError`` (2: the folder holds another run, cannot
+be written, is in use, the disk is full), ``NonFiniteLoss`` (1), ``RunStopped`` (130 or 143: Ctrl-C or SIGTERM, with
+a checkpoint written). The last three are subclasses of ``RunError``, in ``training.errors``.
 
 Validation is evaluated every ``eval_every`` steps and at the end; test at the end only, or, where there is no
 validation split, at every evaluation. Steps count from 1: a line says what was so after that many steps.
@@ -41,21 +23,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from discover.lab import records
-from discover.lab.data import DataError, Dataset
+from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.run.build import Member, traced_names
 from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.experiments.run.job import Job
 from discover.lab.experiments.run.results import MemberResult, RunResult, describe, result_of
 from discover.lab.experiments.run.team import Team
-from discover.lab.training.errors import RunError, RunStopped, is_disk_full
+from discover.lab.training.errors import RunError, RunStopped
 from discover.lab.training.progress import Progress, Quiet
 
 __all__ = ["Member", "MemberResult", "RunResult", "load_params", "run"]
@@ -98,7 +80,7 @@ def run(
         The finished run, with every member's metrics.
 
     Raises:
-        ConfigError, RunError, NonFiniteLoss, RunStopped: one line each, with an ``exit_code``.
+        ConfigError, DataError, RunError: one line each, with an ``exit_code``; see the top of this file.
     """
     config.check()
     explicit = members is not None
@@ -107,7 +89,7 @@ def run(
         raise ConfigError("members needs at least one member, got none")
     names = traced_names(config, everyone)
     progress = progress if progress is not None and (team is None or team.first) else Quiet()
-    with _one_line_errors(out_dir), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         if team is not None:
             team.check(config)
             stack.enter_context(team.processes.watching())
@@ -116,8 +98,7 @@ def run(
         if out_dir is not None:
             path = Path(out_dir)
             directory = stack.enter_context(RunDirectory(path) if team is None else team.directory(path))
-            finished = directory.open(config, describe(everyone), resume=resume, overwrite=overwrite)
-            if finished:
+            if directory.take(config, describe(everyone), resume=resume, overwrite=overwrite):
                 summary = records.read_summary(directory.path) or {}
                 return result_of(summary, records.read_metrics(directory.path), directory.path, explicit)
         job = Job(
@@ -168,18 +149,3 @@ def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | 
     from discover.lab.experiments.run.load_params import restore_params
 
     return restore_params(Path(out_dir), which=which, dataset=dataset)
-
-
-@contextlib.contextmanager
-def _one_line_errors(out_dir: Path | str | None) -> Iterator[None]:
-    """Turns what can go wrong outside of our hands into one line."""
-    try:
-        yield
-    except (RunError, ConfigError):
-        raise
-    except DataError as error:
-        raise RunError(str(error)) from error
-    except Exception as error:
-        if is_disk_full(error):
-            raise RunError(f"no space left on the disk for {out_dir}: free some space and resume") from error
-        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import time
@@ -14,8 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from discover.lab import records
 from discover.lab.data import BatchPlan, Dataset, Split
 from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.folder import LOCK
 from discover.lab.experiments.run.build import build_clustering, build_data, build_plan
 from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.training.devices import Devices
@@ -193,17 +196,19 @@ class SharedDirectory(RunDirectory):
 
     def __init__(self, path: Path, processes: Processes):
         super().__init__(path)
-        self._processes = processes
+        self._processes, self._sign = processes, path / f"{LOCK}.sign"
 
-    def open(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
-        look = super().open
+    def take(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
+        look = super().take
 
-        def take() -> tuple[bool, str, str]:
+        def leave_a_sign() -> tuple[bool, str, str]:
             finished = look(config, members, resume=resume, overwrite=overwrite)
-            return finished, self.mark(uuid.uuid4().hex), str(self.path.absolute())
+            text = uuid.uuid4().hex
+            records.write_text(self._sign, text)
+            return finished, text, str(self.path.absolute())
 
-        finished, mark, where = self._processes.agree(take)
-        seen = self._processes.gather(self._sees(mark))
+        finished, text, where = self._processes.agree(leave_a_sign)
+        seen = self._processes.gather(self._sees(text))
         if not all(seen):
             raise RunError(
                 f"worker {seen.index(False)} does not see what worker 0 writes in {where}: the output folder must be "
@@ -211,10 +216,16 @@ class SharedDirectory(RunDirectory):
             )
         return finished
 
-    def _sees(self, mark: str) -> bool:
+    def __exit__(self, *error: Any) -> None:
+        if self._processes.first:
+            with contextlib.suppress(OSError):
+                self._sign.unlink()
+        super().__exit__(*error)
+
+    def _sees(self, text: str) -> bool:
         """Whether this process finds in its folder what the first one has left there."""
         until = time.monotonic() + self.patience
-        while self.read_mark() != mark:
+        while not (self._sign.exists() and self._sign.read_text() == text):
             if time.monotonic() > until:
                 return False
             time.sleep(0.2)

@@ -2,7 +2,8 @@
 
 What a trial tries is a function of the seed, the trial's number and the trials that ended before it, nothing else: no
 state of a random generator has to survive a kill. A trial that was running when its process died is taken up by the
-next process under its own number, at the values it had.
+next process under its own number, at the values it had. (Optuna's own retry would not do: it waits for a heartbeat to
+fail, and tries the values again under a new number, so that a killed search has other trials than an unbroken one.)
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discover.lab.experiments.sweep.claims import claim
-from discover.lab.experiments.sweep.plan import SweepPlan
+from discover.lab.experiments.folder import POLL, claim
+from discover.lab.experiments.sweep.search import Search
 from discover.lab.experiments.sweep.spaces import Axis
 from discover.lab.experiments.sweep.trials import Trials
 
@@ -50,30 +51,30 @@ def import_optuna() -> Any:
 
 
 @contextlib.contextmanager
-def open_study(plan: SweepPlan, directory: Path, storage: str | None) -> Iterator[optuna.Study]:
+def open_study(search: Search, directory: Path, storage: str | None) -> Iterator[optuna.Study]:
     """The sweep's study, made where it is not there yet; at the end its connections are closed."""
     optuna = import_optuna()
     url = storage or f"sqlite:///{directory / 'study.db'}"
     arguments: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
-    warmup = max(1, _first_quarter(plan))
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warmup) if plan.prune else None
+    warmup = max(1, _first_quarter(search))
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warmup) if search.prune else None
     with contextlib.ExitStack() as at_end:
-        with claim(directory / "locks" / "study.lock", wait=True):
+        with claim(directory / "study.lock", wait=True):
             store = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
             at_end.callback(store.engine.dispose)
             at_end.callback(store.remove_session)
             study = optuna.create_study(
-                study_name=f"{plan.preset}-{plan.optimizer}-{_fingerprint(plan)}",
+                study_name=f"{search.preset}-{search.optimizer}-{_fingerprint(search)}",
                 storage=store,
                 direction="maximize",
-                sampler=make_sampler(plan),
+                sampler=make_sampler(search),
                 pruner=pruner or optuna.pruners.NopPruner(),
                 load_if_exists=True,
             )
         yield study
 
 
-def make_sampler(plan: SweepPlan) -> optuna.samplers.BaseSampler:
+def make_sampler(search: Search) -> optuna.samplers.BaseSampler:
     """A sampler without memory: each value is drawn anew from (seed, trial, name) and the trials that have ended."""
     optuna = import_optuna()
 
@@ -86,11 +87,11 @@ def make_sampler(plan: SweepPlan) -> optuna.samplers.BaseSampler:
 
         def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
             if trial.number == 0:  # the preset's own value, so that the winner is never worse
-                own = plan.config.flat().get(f"optimizer.{param_name.removeprefix('1 - ')}")
+                own = search.config.flat().get(f"optimizer.{param_name.removeprefix('1 - ')}")
                 if own is not None:
                     value = 1 - own if param_name.startswith("1 - ") else own
                     return min(max(value, param_distribution.low), param_distribution.high)
-            text = f"{plan.seed} {trial.number} {param_name}".encode()
+            text = f"{search.seed} {trial.number} {param_name}".encode()
             number = int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
             sampler = optuna.samplers.TPESampler(
                 seed=number, n_startup_trials=STARTUP, multivariate=False, constant_liar=False
@@ -106,7 +107,7 @@ def suggest(trial: optuna.Trial, space: Any) -> dict[str, float]:
 
 
 def run_study(
-    plan: SweepPlan,
+    search: Search,
     directory: Path,
     trials: Trials,
     *,
@@ -117,31 +118,31 @@ def run_study(
     """Takes trials until all have ended; several processes may do so at once.
 
     Args:
-        plan: the sweep.
+        search: what is searched.
         directory: its folder, with the locks.
         trials: trains them.
         storage: an optuna storage URL; default: a SQLite file in the folder.
         check_time: raises when the time is up.
         say: takes the record of each trial that this process ended.
     """
-    with open_study(plan, directory, storage) as study:
+    with open_study(search, directory, storage) as study:
         while True:
             check_time()
-            done, number = _take_one(plan, directory, trials, study, say)
+            done, number = _take_one(search, directory, trials, study, say)
             if done:
                 return
             if number is None:
-                time.sleep(0.3)  # the last trials are with other processes: they end, or their processes do
+                time.sleep(POLL)  # the last trials are with other processes: they end, or their processes do
 
 
 def _take_one(
-    plan: SweepPlan, directory: Path, trials: Trials, study: optuna.Study, say: Callable[[dict[str, Any]], None]
+    search: Search, directory: Path, trials: Trials, study: optuna.Study, say: Callable[[dict[str, Any]], None]
 ) -> tuple[bool, int | None]:
     """Trains one trial. Returns whether the sweep is at its end, and the trial's number (None: nothing to take)."""
     optuna = import_optuna()
     running = optuna.trial.TrialState.RUNNING
     with contextlib.ExitStack() as held:
-        with claim(directory / "locks" / "study.lock", wait=True):
+        with claim(directory / "study.lock", wait=True):
             everyone = study.get_trials(deepcopy=False)
             trial = None
             for orphan in (t for t in everyone if t.state == running):
@@ -151,12 +152,12 @@ def _take_one(
                     trial = optuna.trial.Trial(study, orphan._trial_id)
                     break
             if trial is None:
-                if len(everyone) >= plan.trials:
+                if len(everyone) >= search.trials:
                     return all(t.state != running for t in everyone), None
                 trial = study.ask()
                 held.enter_context(claim(trials.lock(trial.number), wait=True))
-            params = suggest(trial, plan.space)
-        record = _train(plan, trials, trial, params)
+            params = suggest(trial, search.space)
+        record = _train(search, trials, trial, params)
         trials.write(record)
         if record["state"] == "complete":
             study.tell(trial, record["validation_accuracy"]["mean"])
@@ -166,7 +167,7 @@ def _take_one(
         return False, trial.number
 
 
-def _train(plan: SweepPlan, trials: Trials, trial: optuna.Trial, params: dict[str, float]) -> dict[str, Any]:
+def _train(search: Search, trials: Trials, trial: optuna.Trial, params: dict[str, float]) -> dict[str, Any]:
     optuna = import_optuna()
     reported = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
@@ -174,11 +175,11 @@ def _train(plan: SweepPlan, trials: Trials, trial: optuna.Trial, params: dict[st
         if step not in reported:
             reported.add(step)
             trial.report(accuracy, step)
-        if plan.prune and trial.should_prune():
+        if search.prune and trial.should_prune():
             raise optuna.TrialPruned
 
     try:
-        if reported and plan.prune and trial.should_prune():  # killed between the decision and its record
+        if reported and search.prune and trial.should_prune():  # killed between the decision and its record
             raise optuna.TrialPruned
         return trials.train(trial.number, params, judge)
     except optuna.TrialPruned:
@@ -197,12 +198,12 @@ def _suggest(trial: optuna.Trial, name: str, axis: Axis) -> float:
     return min(max(float(f"{value:.4g}"), axis.low), axis.high)
 
 
-def _first_quarter(plan: SweepPlan) -> int:
+def _first_quarter(search: Search) -> int:
     """Steps before which nobody is judged; by epochs it is left to the first evaluations."""
-    training = plan.config.training
+    training = search.config.training
     return (training.steps or 4 * training.eval_every) // 4
 
 
-def _fingerprint(plan: SweepPlan) -> str:
-    text = json.dumps({**plan.to_dict(), "trials": None}, sort_keys=True)  # more trials are the same study, longer
+def _fingerprint(search: Search) -> str:
+    text = json.dumps({**search.to_dict(), "trials": None}, sort_keys=True)  # more trials are the same study, longer
     return hashlib.sha256(text.encode()).hexdigest()[:10]

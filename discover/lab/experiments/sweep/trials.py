@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from discover.lab import records
-from discover.lab.experiments.compare.compare import spread
-from discover.lab.experiments.sweep.plan import SweepPlan
+from discover.lab.experiments.compare.scores import spread
+from discover.lab.experiments.run.build import build_data
+from discover.lab.experiments.run.run import run
+from discover.lab.experiments.sweep.search import Search
+from discover.lab.training.errors import NonFiniteLoss
 from discover.lab.training.progress import Quiet
 
 Judge = Callable[[int, float], None]
@@ -25,7 +28,7 @@ class Trials:
     ``trials/0007.json`` is the record of a trial that has ended, ``trials/0007/`` its run directory.
 
     Args:
-        plan: what the sweep does.
+        search: what the sweep does.
         directory: where it is kept.
         programs: compiled programs to reuse and add to.
         command: the command line for the records.
@@ -33,19 +36,20 @@ class Trials:
 
     def __init__(
         self,
-        plan: SweepPlan,
+        search: Search,
         directory: Path,
         programs: MutableMapping[str, Any],
         command: Sequence[str] | None = None,
     ):
-        self.plan, self.directory, self.programs, self.command = plan, directory, programs, command
+        self.search, self.directory, self.programs, self.command = search, directory, programs, command
         self._dataset: Any = None
 
     def path(self, number: int) -> Path:
         return self.directory / "trials" / f"{number:04d}"
 
     def lock(self, number: int) -> Path:
-        return self.directory / "locks" / f"{number:04d}.lock"
+        """Held by whoever trains it, from before its training to after its record."""
+        return self.path(number).with_suffix(".lock")
 
     def read(self, number: int) -> dict[str, Any] | None:
         """The record of a trial that has ended."""
@@ -61,10 +65,7 @@ class Trials:
 
         The test split is not there: nothing in a trial can look at it.
         """
-        from discover.lab.experiments.run.run import run
-        from discover.lab.training.errors import NonFiniteLoss
-
-        config = self.plan.trial_config(params)
+        config = self.search.trial_config(params)
         watcher = _Judged(judge) if judge is not None else None
         checkpoints = config.training.checkpoint_every > 0
         options: dict[str, Any] = {"resume": True, "programs": self.programs, "command": self.command}
@@ -94,10 +95,8 @@ class Trials:
 
     def dataset(self, *, test: bool) -> Any:
         """The data set, loaded once; without its test split for the trials."""
-        from discover.lab.experiments.run.build import build_data
-
         if self._dataset is None:
-            self._dataset = build_data(self.plan.config)
+            self._dataset = build_data(self.search.config)
         return self._dataset if test else replace(self._dataset, test=self._dataset.test.subset(np.arange(0)))
 
 

@@ -1,7 +1,7 @@
 """`discover diagnose`: which clusterings of a data set could help, for the batches as they will be drawn.
 
 Gradients of a sample are taken once at the start and once after a short warm-up; every clustering is then judged from
-the same two Gram matrices (`discover.lab.diagnostics.variance`). Images are read in pieces, see `measurement`.
+the same two Gram matrices (`discover.lab.diagnostics.variance`). Images are read in pieces, see `gradient_sample`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from discover.lab.diagnostics.batches import composed_batch_noise, measured_batc
 from discover.lab.diagnostics.embeddings import StreamingKMeans
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.config.sections import BatchConfig
-from discover.lab.experiments.diagnose.measurement import DiagnosisOptions, Measurement, judgeable, shares
+from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions, GradientSample, judgeable, shares
 from discover.lab.experiments.run.build import build_data
 
 __all__ = ["Diagnosis", "DiagnosisOptions", "diagnose"]
@@ -73,7 +73,7 @@ def diagnose(
     if options.column is not None and options.column not in columns:
         known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
         raise ValueError(f"there is no column {options.column!r}: {known}")
-    work = Measurement(config, dataset, options)
+    work = GradientSample(config, dataset, options)
     say(f"gradients of {len(work.chosen)} examples at the start")
     grams = {"start": work.gram(work.start)}
     say(f"{options.warmup_steps} steps of warm-up")
@@ -128,7 +128,7 @@ def diagnose(
 
 
 def _partitions(
-    work: Measurement, params: Any, say: Callable[[str], None]
+    work: GradientSample, params: Any, say: Callable[[str], None]
 ) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
     """Name, the sample's cluster ids and the clusters' probabilities, of every clustering that is a partition."""
     train, options, chosen = work.dataset.train, work.options, work.chosen
@@ -169,7 +169,7 @@ def _partitions(
             yield f"k-means on {kind}, {number}", np.concatenate(parts), count / count.sum()
 
 
-def _composition(work: Measurement, name: str, ids: NDArray, num_clusters: int) -> BatchPlan | None:
+def _composition(work: GradientSample, name: str, ids: NDArray, num_clusters: int) -> BatchPlan | None:
     """The plan of batches that do not draw their clusters independently, for one clustering of the sample.
 
     None where the formula is right (random; shuffled has its own column), and for given clusters that are those of
@@ -187,7 +187,7 @@ def _composition(work: Measurement, name: str, ids: NDArray, num_clusters: int) 
     )  # fmt: skip
 
 
-def _as_drawn(work: Measurement, gram: NDArray[np.float64]) -> dict[str, Any] | None:
+def _as_drawn(work: GradientSample, gram: NDArray[np.float64]) -> dict[str, Any] | None:
     """The noise of batches of class-pure groups really drawn from the sample, beside the formula's.
 
     None where batches have given clusters that are not classes, or that the sample does not have all.

@@ -1,4 +1,4 @@
-"""What a comparison will do: which optimizers, on which batches, over which grid; checked before training."""
+"""What is compared: which optimizers, on which batches, over which learning rates; checked before training."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a comparison will do, checked. It is all that decides the results."""
+class Comparison:
+    """What is compared, checked. It is all that decides the results."""
 
     preset: str
     summary: str
@@ -47,7 +47,7 @@ class Plan:
         return self.entries[0].config.training.seeds
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what `comparison.json` keeps of it, to be told from another plan."""
+        """Returns what `comparison.json` keeps of it as its "plan"."""
         return {
             "preset": self.preset,
             "learning_rates": list(self.learning_rates),
@@ -56,7 +56,7 @@ class Plan:
         }
 
 
-def make_plan(
+def make_comparison(
     preset: Preset,
     *,
     optimizers: Sequence[str] | None = None,
@@ -64,7 +64,7 @@ def make_plan(
     target_accuracy: float | None = None,
     control: bool = True,
     overrides: Iterable[str] = (),
-) -> Plan:
+) -> Comparison:
     """Settles a comparison and checks everything that can be checked before training.
 
     Args:
@@ -94,7 +94,7 @@ def make_plan(
             "a comparison chooses learning rates on a validation split: add --set data.validation=0.1 "
             f"(now {config.data.validation:g})"
         )
-    return Plan(
+    return Comparison(
         preset=preset.name,
         summary=preset.summary,
         entries=tuple(entries),

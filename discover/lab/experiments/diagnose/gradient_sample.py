@@ -27,7 +27,7 @@ from discover.lab.models import Network
 from discover.lab.training.programs import init_key, step_key
 from discover.lab.training.step import StepBatch, TrainState, make_step
 
-__all__ = ["PIECE", "DiagnosisOptions", "Measurement", "judgeable", "shares"]
+__all__ = ["PIECE", "DiagnosisOptions", "GradientSample", "judgeable", "shares"]
 
 PIECE = 512
 """The most examples that are read at once."""
@@ -58,7 +58,7 @@ class DiagnosisOptions:
     seed: int = 0
 
 
-class Measurement:
+class GradientSample:
     """The examples, the network and the sample that everything is measured on.
 
     Args:

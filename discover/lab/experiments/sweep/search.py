@@ -1,4 +1,4 @@
-"""What a sweep will do: preset, optimizer, space, kind of search; checked before anything is trained."""
+"""What a sweep searches: preset, optimizer, space, method; checked before anything is trained."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from discover.lab.experiments.presets.preset import Preset, Space
 from discover.lab.experiments.sweep.spaces import get_space, parse_axis
 from discover.registry import OPTIMIZERS, choose
 
-Search = Literal["grid", "tpe"]
 DEFAULT_TRIALS = 40
 """Of a search by optuna, unless told otherwise."""
 
 
 @dataclass(frozen=True)
-class SweepPlan:
-    """A sweep, checked. It is all that decides the trials and the winner.
+class Search:
+    """What a sweep does, checked. It is all that decides the trials and the winner.
 
     Attributes:
         preset: its name.
         config: of every trial, but for the hyperparameters that are searched.
         space_kind: whose space it is: `paper`, `ours` or `given`.
         space: the hyperparameters that are searched.
-        search: `grid` tries every combination (or ``trials`` of them, drawn at random), `tpe` asks optuna.
+        method: `grid` tries every combination (or ``trials`` of them, drawn at random), `tpe` asks optuna.
         trials: how many.
         seed: of the search.
         prune: whether optuna may end hopeless trials early.
@@ -39,7 +38,7 @@ class SweepPlan:
     config: Config
     space_kind: str
     space: Space
-    search: Search
+    method: Literal["grid", "tpe"]
     trials: int
     seed: int
     prune: bool
@@ -53,7 +52,7 @@ class SweepPlan:
         return {
             "preset": self.preset,
             "optimizer": self.optimizer,
-            "search": self.search,
+            "search": self.method,
             "trials": self.trials,
             "seed": self.seed,
             "prune": self.prune,
@@ -75,24 +74,24 @@ class SweepPlan:
         return self.config.with_values({f"optimizer.{name}": value for name, value in params.items()}).check()
 
 
-def make_sweep(
+def make_search(
     preset: Preset,
     optimizer: str,
     *,
-    search: str = "grid",
+    method: str = "grid",
     space: str = "auto",
     axes: Iterable[str] = (),
     trials: int | None = None,
     seed: int = 0,
     prune: bool = True,
     overrides: Iterable[str] = (),
-) -> SweepPlan:
+) -> Search:
     """Settles a sweep and checks everything that can be checked before training.
 
     Args:
         preset: the setting.
         optimizer: whose hyperparameters are searched.
-        search: `grid` or `tpe`.
+        method: `grid` or `tpe`.
         space: `paper`, `ours`, or `auto` (the paper's where it has one).
         axes: ``name=value,value`` texts: these hyperparameters only, instead of the space.
         trials: how many; default: the whole grid, or 40 for `tpe`.
@@ -104,7 +103,7 @@ def make_sweep(
         ConfigError: an unknown name, or a value that cannot be.
     """
     entry = OPTIMIZERS.find(optimizer)
-    choose("search", search, ("grid", "tpe"))
+    choose("search", method, ("grid", "tpe"))
     choose("space", space, ("auto", "paper", "ours"))
     overrides = list(overrides)
     for text in overrides:
@@ -126,9 +125,9 @@ def make_sweep(
         for value in axis.values:
             check_optimizer(config.with_values({f"optimizer.{name}": value}).optimizer)
     total = math.prod(len(axis.values) for axis in chosen.values())
-    number = trials if trials is not None else total if search == "grid" else DEFAULT_TRIALS
+    number = trials if trials is not None else total if method == "grid" else DEFAULT_TRIALS
     if number < 1:
         raise ConfigError(f"a sweep needs at least 1 trial, got {number}")
-    if search == "grid":
+    if method == "grid":
         number = min(number, total)
-    return SweepPlan(preset.name, config, kind, chosen, search, number, seed, prune and search == "tpe")  # pyright: ignore
+    return Search(preset.name, config, kind, chosen, method, number, seed, prune and method == "tpe")  # pyright: ignore

@@ -1,10 +1,6 @@
-"""What each of our results consists of, as data: optimizers, settings, seeds, learning rates.
+"""Each of our results (`results-a` … `results-g`) as data: optimizers, settings, seeds, learning rates.
 
-A *result* (`results-a` … `results-g`) has one or a few *panels*, each a table and a figure. A panel has *rows*: an
-optimizer in a setting, with the learning rates from which the best on the validation split is taken. Every row of a
-panel has the same budget: each learning rate is tried with the tuning seeds, a grid whose best rate is at its end goes
-on there (at most so many steps), and the chosen one is trained with all seeds. Rows that several results have in common
-are trained once.
+Rows that several results have in common are trained once.
 
 Scales: `small` is for one GPU (WideResNet-16-2 on CIFAR-10), `digits` rehearses the same on a CPU in seconds.
 """
@@ -13,90 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from discover.lab.experiments.compare.plan import foreign_keys
-from discover.lab.experiments.config.config import Config, ConfigError
+from discover.lab.experiments.compare.comparison import foreign_keys
+from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import COMPARED
 from discover.lab.experiments.presets.paper import PAPERS
-from discover.lab.experiments.presets.preset import Hyperparameters
 from discover.lab.experiments.presets.presets import get_preset
-from discover.lab.experiments.reproduce.scales import SCALES, Scale
-from discover.registry import OPTIMIZERS, choose
-
-Figure = Literal["comparison", "structures", "groups", "grid"]
-RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003)}
-"""By the plain optimizer that one is or is compared with: as many, as far apart, around where those are best."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a panel's table.
-
-    Attributes:
-        label: `OPTIMIZER` or `OPTIMIZER-VARIANT`, unique in its panel.
-        config: everything but the learning rate and the seed.
-        learning_rates: the grid.
-        facets: what the figure arranges the rows by.
-        reference: whether it is drawn as a line to compare with (the control).
-    """
-
-    label: str
-    config: Config
-    learning_rates: tuple[float, ...]
-    facets: Mapping[str, Any] = field(default_factory=dict)
-    reference: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A table and a figure.
-
-    Attributes:
-        name: of its folder.
-        title: of its figure.
-        rows: in the order of the table.
-        seeds: of the chosen learning rate.
-        tuning_seeds: of every learning rate.
-        figure: how it is drawn.
-        checkpoints: whether its runs are long enough to be worth continuing in the middle.
-        extensions: how many rates a row may add to its grid, one at a time, while the best one is at its end.
-    """
-
-    name: str
-    title: str
-    rows: tuple[Row, ...]
-    seeds: tuple[int, ...]
-    tuning_seeds: tuple[int, ...]
-    figure: Figure = "comparison"
-    checkpoints: bool = False
-    extensions: int = 0
-
-    @property
-    def num_trainings(self) -> int:
-        """How many networks are trained for it at the least, if none is there yet."""
-        extra = len(set(self.seeds) - set(self.tuning_seeds))
-        return sum(len(row.learning_rates) * len(self.tuning_seeds) + extra for row in self.rows)
-
-
-@dataclass(frozen=True)
-class Result:
-    """One of our results, at some scale.
-
-    Attributes:
-        name: one of :data:`RESULTS`.
-        question: what it answers.
-        panels: in order.
-        drift: rows (panel, label) of which ‖ḡ − Σ p_n g_n‖ is measured as well, at the learning rate chosen for them.
-    """
-
-    name: str
-    question: str
-    panels: tuple[Panel, ...]
-    drift: tuple[tuple[str, str], ...] = ()
-
+from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row
+from discover.lab.experiments.reproduce.scales import SCALES
+from discover.registry import choose
 
 DRIFT: Mapping[str, tuple[tuple[str, str], ...]] = {
     "results-f": (
@@ -137,7 +59,7 @@ def get_result(
     """
     choose("result", name, RESULTS)
     size = SCALES[choose("scale", scale, SCALES)]
-    panels = _BUILDERS[name](_Maker(size))
+    panels = _BUILDERS[name](Maker(size))
     for text in overrides:
         key = text.partition("=")[0].strip()
         if key in ("optimizer.name", "optimizer.learning_rate", "training.seeds", "name"):
@@ -160,65 +82,7 @@ def get_result(
     return Result(name, RESULTS[name], tuple(changed), DRIFT.get(name, ()))
 
 
-class _Maker:
-    """Makes rows at one scale."""
-
-    def __init__(self, scale: Scale):
-        self.scale = scale
-
-    def row(
-        self,
-        optimizer: str,
-        variant: str = "",
-        *,
-        clusters: str = "classes",
-        groups: int = 8,
-        length: float = 1.0,
-        changes: Mapping[str, Any] | None = None,
-        hyperparameters: Hyperparameters | None = None,
-        rates: tuple[float, ...] | None = None,
-        lowest_rate: bool = True,
-        facets: Mapping[str, Any] | None = None,
-        reference: bool = False,
-    ) -> Row:
-        """An optimizer with the library's defaults (or ``hyperparameters``) in a setting.
-
-        Without ``lowest_rate`` the grid begins one rate higher: at eight groups and clean labels the lowest is far
-        from the best one for every optimizer (results-a). Where it is not, the grid goes on to it.
-        """
-        scale = self.scale
-        values = dict(hyperparameters or get_preset("digits").hyperparameters(optimizer))
-        values.pop("learning_rate", None)
-        config = get_preset(scale.presets[clusters]).config.with_values(
-            {
-                **scale.changes,
-                "optimizer.name": optimizer,
-                **{f"optimizer.{key}": value for key, value in values.items()},
-                "clusters.by": clusters,
-                "batches.groups": groups,
-                "batches.group_size": scale.batch // groups,
-                "training.on_nonfinite": "stop",
-                **(changes or {}),
-            }
-        )
-        if length != 1.0:
-            kind = "epochs" if config.training.epochs is not None else "steps"
-            longer = length * getattr(config.training, kind)
-            config = config.with_values({f"training.{kind}": int(longer) if kind == "steps" else longer})
-        if rates is None:
-            grid = OTHER_RATES.get(OPTIMIZERS[optimizer].baseline or optimizer, RATES)
-            rates = tuple(rate for rate in grid[scale.every_rate] if lowest_rate or rate != grid[0])
-        label = f"{optimizer}-{variant}" if variant else optimizer
-        return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference)
-
-    def panel(self, name: str, title: str, rows: Sequence[Row], **options: Any) -> Panel:
-        """A panel with this scale's seeds."""
-        values: dict[str, Any] = {"seeds": self.scale.seeds, "tuning_seeds": self.scale.tuning_seeds, **options}
-        values.setdefault("extensions", self.scale.extensions)
-        return Panel(name, title, tuple(rows), **values)
-
-
-def _all_optimizers(make: _Maker, **options: Any) -> list[Row]:
+def _all_optimizers(make: Maker, **options: Any) -> list[Row]:
     """The eight on class-pure batches; then the control. (Discover on shuffled batches is QHM, exactly.)"""
     pure = [make.row(name, **options) for name in COMPARED]
     changes = {**options.pop("changes", {}), "batches.composition": "shuffled"}
@@ -226,11 +90,11 @@ def _all_optimizers(make: _Maker, **options: Any) -> list[Row]:
     return [*pure, *shuffled]
 
 
-def _results_a(make: _Maker) -> list[Panel]:
+def _results_a(make: Maker) -> list[Panel]:
     return [make.panel("clean", "Classes as clusters, clean labels", _all_optimizers(make))]
 
 
-def _results_b(make: _Maker) -> list[Panel]:
+def _results_b(make: Maker) -> list[Panel]:
     options: dict[str, Any] = {"changes": {"data.label_noise": 0.4}, "lowest_rate": False}
     noisy = _all_optimizers(make, length=make.scale.noise_length, **options)
     options = {"changes": {"data.label_noise": 0.8}, "length": make.scale.long_length, "rates": (0.1, 0.3)}
@@ -242,7 +106,7 @@ def _results_b(make: _Maker) -> list[Panel]:
     ]  # fmt: skip
 
 
-def _results_c(make: _Maker) -> list[Panel]:
+def _results_c(make: Maker) -> list[Panel]:
     rows = []
     for clusters in ("classes", "augmentations", "random", "kmeans"):
         for optimizer in ("momentum", "discover"):
@@ -257,7 +121,7 @@ def _results_c(make: _Maker) -> list[Panel]:
     return [make.panel("structures", "Test accuracy by what the clusters are", rows, figure="structures")]
 
 
-def _by_groups(make: _Maker, optimizers: Sequence[str], numbers: Sequence[int], **options: Any) -> list[Row]:
+def _by_groups(make: Maker, optimizers: Sequence[str], numbers: Sequence[int], **options: Any) -> list[Row]:
     """Each optimizer on class-pure batches of so many groups, the examples of a batch always the same number."""
     return [
         make.row(
@@ -272,7 +136,7 @@ def _by_groups(make: _Maker, optimizers: Sequence[str], numbers: Sequence[int], 
     ]
 
 
-def _results_d(make: _Maker) -> list[Panel]:
+def _results_d(make: Maker) -> list[Panel]:
     rows = _by_groups(make, ("momentum", "adam", "discover"), (1, 2, 4, 8))
     shuffled = {"batches.composition": "shuffled"}
     rows += [make.row(name, "shuffled", changes=shuffled, reference=True) for name in ("momentum", "adam")]
@@ -305,7 +169,7 @@ def _results_d(make: _Maker) -> list[Panel]:
     ]
 
 
-def _results_e(make: _Maker) -> list[Panel]:
+def _results_e(make: Maker) -> list[Panel]:
     rows = [
         make.row(
             "discover",
@@ -331,7 +195,7 @@ def _results_e(make: _Maker) -> list[Panel]:
     ]
 
 
-def _results_f(make: _Maker) -> list[Panel]:
+def _results_f(make: Maker) -> list[Panel]:
     paper = get_preset("cifar10-classes")
     rows = []
     for name in PAPERS:
@@ -352,7 +216,7 @@ def _results_f(make: _Maker) -> list[Panel]:
     ]
 
 
-def _results_g(make: _Maker) -> list[Panel]:
+def _results_g(make: Maker) -> list[Panel]:
     shuffled = {"changes": {"batches.composition": "shuffled"}, "reference": True}
     behind = _by_groups(make, ("discover_adam",), (2, 8))
     # `discover_adam` leaves Adam's own momentum out, which helps on pure batches by itself: hence the second panel.
@@ -370,7 +234,7 @@ def _results_g(make: _Maker) -> list[Panel]:
     ]
 
 
-_BUILDERS: Mapping[str, Callable[[_Maker], list[Panel]]] = {
+_BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
     "results-a": _results_a,
     "results-b": _results_b,
     "results-c": _results_c,

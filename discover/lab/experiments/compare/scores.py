@@ -1,0 +1,66 @@
+"""What runs reached, summed up: mean and spread over seeds, the best learning rate, the first step at a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def choose_rate(
+    members: Sequence[dict[str, Any]], learning_rates: Sequence[float], seeds: Sequence[int]
+) -> tuple[int, list[dict[str, Any]]]:
+    """Picks the learning rate with the highest mean validation accuracy at the last step.
+
+    A rate at which any seed diverged cannot be chosen (unless all did). Of equals the smaller wins.
+
+    Args:
+        members: as in a grid's ``summary.json``: for each learning rate, in order, one member a seed.
+        learning_rates: the grid.
+        seeds: the seeds.
+
+    Returns:
+        The index of the choice, and for every rate its mean and spread.
+    """
+    grid = []
+    for index, rate in enumerate(learning_rates):
+        group = members[index * len(seeds) : (index + 1) * len(seeds)]
+        values = [((member.get("final") or {}).get("validation") or {}).get("accuracy") for member in group]
+        grid.append({"learning_rate": rate, "validation_accuracy": spread(values)})
+    scores = [point["validation_accuracy"]["mean"] for point in grid]
+    scores = [-math.inf if score is None else score for score in scores]
+    return scores.index(max(scores)), grid
+
+
+def spread(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and sample standard deviation over the seeds, with the values; both null if a seed diverged.
+
+    >>> spread([0.5, 0.7])["mean"]
+    0.6
+    """
+    if not values or any(value is None or not math.isfinite(value) for value in values):
+        return {"mean": None, "std": None, "values": list(values)}
+    numbers = [float(value) for value in values if value is not None]
+    mean = math.fsum(numbers) / len(numbers)
+    rest = math.fsum((value - mean) ** 2 for value in numbers)
+    std = math.sqrt(rest / (len(numbers) - 1)) if len(numbers) > 1 else 0.0
+    return {"mean": mean, "std": std, "values": numbers}
+
+
+def spreads(final: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+    """What a table says of a run: its ``final``, from the summary, as mean and spread."""
+    nothing: list[None] = [None] * len(seeds)
+    return {
+        "validation_accuracy": spread(final.get("validation", {}).get("accuracy", nothing)),
+        "test_accuracy": spread(final.get("test", {}).get("accuracy", nothing)),
+        "test_loss": spread(final.get("test", {}).get("loss", nothing)),
+    }
+
+
+def first_steps(metrics: Iterable[dict[str, Any]], seeds: Sequence[int], target: float) -> list[int | None]:
+    """For each seed the first evaluated step at which its validation accuracy was at least ``target``."""
+    first: dict[int, int] = {}
+    for line in metrics:
+        if line.get("kind") == "eval" and line.get("split") == "validation" and (line.get("accuracy") or 0) >= target:
+            first[line["seed"]] = min(line["step"], first.get(line["seed"], line["step"]))
+    return [first.get(seed) for seed in seeds]

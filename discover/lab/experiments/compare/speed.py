@@ -1,0 +1,60 @@
+"""How fast the optimizers of a comparison train, relative to momentum."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from discover.lab.experiments.compare.comparison import Comparison
+from discover.lab.experiments.run.run import run
+from discover.registry import REFERENCE
+
+LONG = 10.0
+"""Seconds of training from which on, if all rows took that long, their own speeds are measured well enough."""
+
+
+def measure_speed(
+    comparison: Comparison, rows: list[dict[str, Any]], options: Mapping[str, Any], rounds: int = 6
+) -> None:
+    """Times short trainings again, the optimizers taking turns, and sets each row's speeds from these rounds.
+
+    Other programs come and go, so a training's own seconds say little. In a round all optimizers are timed one right
+    after the other, and each is set against momentum of the *same* round; the median over the rounds counts. Only
+    where every training took longer than :data:`LONG` its own time is good enough, and then it is taken for all.
+
+    Args:
+        comparison: what is compared.
+        rows: of its table; they are changed.
+        options: of :func:`run`: the members, the data set, the compiled programs.
+        rounds: how often each is timed.
+    """
+    entries = {entry.label: entry for entry in comparison.entries}
+    long = all((row["train_seconds"] or 0) >= LONG for row in rows)
+    timed: list[dict[str, float | None]] = []
+    for _ in range(0 if long or len(rows) < 2 else rounds):
+        found: dict[str, float | None] = {}
+        for row in rows:
+            config = entries[row["label"]].config
+            few = min(50, config.training.steps or 50)
+            changes = {"training.steps": few, "training.epochs": None, "training.eval_every": 0}
+            brief = config.with_values({**changes, "training.on_nonfinite": "drop"})
+            found[row["label"]] = run(brief, None, **options).steps_per_second
+        timed.append(found)
+    add_speeds(rows, timed)
+
+
+def add_speeds(rows: list[dict[str, Any]], rounds: Sequence[Mapping[str, float | None]]) -> None:
+    """Sets each row's steps per second, and their ratio to momentum's, where it was trained.
+
+    Args:
+        rows: the rows; their own steps per second count where there are no rounds.
+        rounds: for each round the steps per second by label.
+    """
+    taken = rounds or [{row["label"]: row["steps_per_second"] for row in rows}]
+    for row in rows:
+        rates = [rate for found in taken if (rate := found.get(row["label"]))]
+        pairs = [(found.get(row["label"]), found.get(REFERENCE)) for found in taken]
+        ratios = [mine / theirs for mine, theirs in pairs if mine and theirs]
+        row["steps_per_second"] = statistics.median(rates) if rates else None
+        row["relative_speed"] = statistics.median(ratios) if ratios else None

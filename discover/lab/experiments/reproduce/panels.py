@@ -1,0 +1,147 @@
+"""What a result consists of: panels, each a table and a figure, of rows, each an optimizer in a setting.
+
+Every row of a panel has the same budget: each learning rate is tried with the tuning seeds, a grid whose best rate is
+at its end goes on there (at most so many steps), and the chosen one is trained with all seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.presets.preset import Hyperparameters
+from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.experiments.reproduce.scales import Scale
+from discover.registry import OPTIMIZERS
+
+Figure = Literal["comparison", "structures", "groups", "grid"]
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003)}
+"""By the plain optimizer that one is or is compared with: as many, as far apart, around where those are best."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a panel's table.
+
+    Attributes:
+        label: `OPTIMIZER` or `OPTIMIZER-VARIANT`, unique in its panel.
+        config: everything but the learning rate and the seed.
+        learning_rates: the grid.
+        facets: what the figure arranges the rows by.
+        reference: whether it is drawn as a line to compare with (the control).
+    """
+
+    label: str
+    config: Config
+    learning_rates: tuple[float, ...]
+    facets: Mapping[str, Any] = field(default_factory=dict)
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A table and a figure.
+
+    Attributes:
+        name: of its folder.
+        title: of its figure.
+        rows: in the order of the table.
+        seeds: of the chosen learning rate.
+        tuning_seeds: of every learning rate.
+        figure: how it is drawn.
+        checkpoints: whether its runs are long enough to be worth continuing in the middle.
+        extensions: how many rates a row may add to its grid, one at a time, while the best one is at its end.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    tuning_seeds: tuple[int, ...]
+    figure: Figure = "comparison"
+    checkpoints: bool = False
+    extensions: int = 0
+
+    @property
+    def num_trainings(self) -> int:
+        """How many networks are trained for it at the least, if none is there yet."""
+        extra = len(set(self.seeds) - set(self.tuning_seeds))
+        return sum(len(row.learning_rates) * len(self.tuning_seeds) + extra for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One of our results, at some scale.
+
+    Attributes:
+        name: one of :data:`RESULTS`.
+        question: what it answers.
+        panels: in order.
+        drift: rows (panel, label) of which ‖ḡ − Σ p_n g_n‖ is measured as well, at the learning rate chosen for them.
+    """
+
+    name: str
+    question: str
+    panels: tuple[Panel, ...]
+    drift: tuple[tuple[str, str], ...] = ()
+
+
+class Maker:
+    """Makes rows at one scale."""
+
+    def __init__(self, scale: Scale):
+        self.scale = scale
+
+    def row(
+        self,
+        optimizer: str,
+        variant: str = "",
+        *,
+        clusters: str = "classes",
+        groups: int = 8,
+        length: float = 1.0,
+        changes: Mapping[str, Any] | None = None,
+        hyperparameters: Hyperparameters | None = None,
+        rates: tuple[float, ...] | None = None,
+        lowest_rate: bool = True,
+        facets: Mapping[str, Any] | None = None,
+        reference: bool = False,
+    ) -> Row:
+        """An optimizer with the library's defaults (or ``hyperparameters``) in a setting.
+
+        Without ``lowest_rate`` the grid begins one rate higher: at eight groups and clean labels the lowest is far
+        from the best one for every optimizer (results-a). Where it is not, the grid goes on to it.
+        """
+        scale = self.scale
+        values = dict(hyperparameters or get_preset("digits").hyperparameters(optimizer))
+        values.pop("learning_rate", None)
+        config = get_preset(scale.presets[clusters]).config.with_values(
+            {
+                **scale.changes,
+                "optimizer.name": optimizer,
+                **{f"optimizer.{key}": value for key, value in values.items()},
+                "clusters.by": clusters,
+                "batches.groups": groups,
+                "batches.group_size": scale.batch // groups,
+                "training.on_nonfinite": "stop",
+                **(changes or {}),
+            }
+        )
+        if length != 1.0:
+            kind = "epochs" if config.training.epochs is not None else "steps"
+            longer = length * getattr(config.training, kind)
+            config = config.with_values({f"training.{kind}": int(longer) if kind == "steps" else longer})
+        if rates is None:
+            grid = OTHER_RATES.get(OPTIMIZERS[optimizer].baseline or optimizer, RATES)
+            rates = tuple(rate for rate in grid[scale.every_rate] if lowest_rate or rate != grid[0])
+        label = f"{optimizer}-{variant}" if variant else optimizer
+        return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference)
+
+    def panel(self, name: str, title: str, rows: Sequence[Row], **options: Any) -> Panel:
+        """A panel with this scale's seeds."""
+        values: dict[str, Any] = {"seeds": self.scale.seeds, "tuning_seeds": self.scale.tuning_seeds, **options}
+        values.setdefault("extensions", self.scale.extensions)
+        return Panel(name, title, tuple(rows), **values)
