@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def reproduce(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RESULT]...", help="results-a … results-g, theory, variance, advice, or all."),
+        typer.Argument(metavar="[RESULT]...", help="results-a … results-h, theory, variance, advice, or all."),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
     scale: Annotated[

@@ -18,7 +18,7 @@ from discover.registry import OPTIMIZERS
 
 Figure = Literal["comparison", "structures", "groups", "grid"]
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003)}
+OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003), "muon": (0.0003, 0.001, 0.003, 0.01, 0.03)}
 """By the plain optimizer that one is or is compared with: as many, as far apart, around where those are best."""
 
 

@@ -1,4 +1,4 @@
-"""Each of our results (`results-a` … `results-g`) as data: optimizers, settings, seeds, learning rates.
+"""Each of our results (`results-a` … `results-h`) as data: optimizers, settings, seeds, learning rates.
 
 Rows that several results have in common are trained once.
 
@@ -40,6 +40,7 @@ RESULTS: Mapping[str, str] = {
     "results-e": "ν and β: a grid for Discover.",
     "results-f": "The printed equations beside ours: where they drift, and where they hold.",
     "results-g": "Discover before Adam: Adam alone and behind Discover, 8 or 2 class-pure groups in a batch.",
+    "results-h": "Discover before Muon: Muon alone and behind Discover, damped too, at random and in turn.",
 }
 
 
@@ -234,6 +235,54 @@ def _results_g(make: Maker) -> list[Panel]:
     ]
 
 
+MUON_RATES = {1: (0.001, 0.002), 2: (0.001, 0.002, 0.003), 4: (0.002, 0.003), 8: (0.002, 0.003, 0.005)}
+"""By the number of groups: the fewer, the noisier a step, the smaller the best rate."""
+MUONS: Sequence[tuple[str, str, Mapping[str, float]]] = (
+    ("discover_muon", "", {"beta": 0.95, "nu": 0.95}),
+    ("discover_muon", "damped", {"beta": 0.95, "nu": 0.95, "damping": 0.1}),
+    ("muon", "", {"beta": 0.95, "nu": 0.95}),
+    ("muon", "fresh", {"beta": 0.95, "nu": 0.8}),  # on pure batches Muon alone wants some of the fresh gradient
+)
+"""Optimizer, variant, hyperparameters."""
+
+
+def _muons(make: Maker, groups: int, composition: str = "random") -> list[Row]:
+    """Muon alone and behind Discover on class-pure batches of so many groups."""
+    where = f"{groups} group{'s' if groups > 1 else ''}" + (" in turn" if composition == "balanced" else "")
+    return [
+        make.row(
+            optimizer,
+            f"{variant} {where}".strip(),
+            groups=groups,
+            hyperparameters=values,
+            rates=MUON_RATES[groups],
+            changes={"batches.composition": composition},
+            facets={"groups": groups, "optimizer": f"{optimizer}-{variant}" if variant else optimizer},
+        )
+        for optimizer, variant, values in MUONS
+    ]
+
+
+def _results_h(make: Maker) -> list[Panel]:
+    shuffled = make.row(
+        "muon",
+        "shuffled",
+        hyperparameters=MUONS[2][2],
+        rates=MUON_RATES[8],
+        changes={"batches.composition": "shuffled"},
+        reference=True,
+    )
+    one, turns = _muons(make, 1), [*_muons(make, 1, "balanced"), *_muons(make, 2, "balanced")]
+    several = [row for groups in (8, 2, 4) for row in _muons(make, groups)]
+    return [
+        make.panel("one-group", "One class a batch: Muon alone and behind Discover", [*one, shuffled]),
+        make.panel("turns", "Classes in turn: Muon alone and behind Discover", turns),
+        make.panel(
+            "groups", "Discover before Muon: accuracy by class-pure groups", [*one, *several, shuffled], figure="groups"
+        ),
+    ]
+
+
 _BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
     "results-a": _results_a,
     "results-b": _results_b,
@@ -242,4 +291,5 @@ _BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
     "results-e": _results_e,
     "results-f": _results_f,
     "results-g": _results_g,
+    "results-h": _results_h,
 }
