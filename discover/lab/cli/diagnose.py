@@ -68,11 +68,13 @@ def diagnose(
     overrides = with_seeds(settings, None, data)
     overrides += [f"batches.groups={groups}"] if groups is not None else []
     overrides += [f"batches.group_size={group_size}"] if group_size is not None else []
+    from discover.lab.experiments.presets.what import configuration_of
+
     if what is None or config_file is not None:
         chosen = chosen_preset(what, config_file)
         config, name = chosen.config, chosen.name
     else:
-        config, name = configuration(what)
+        config, name = configuration_of(what)
     config = config.override(overrides).check()
     from discover.lab.experiments.folder import Folder
 
@@ -92,33 +94,6 @@ def diagnose(
             use = f"--set clusters.by=file --set clusters.path={path}"
             typer.echo(f"{found.num_clusters} clusters of gradients: {path} (train with {use})")
     write_result(json_file, result.to_json())
-
-
-def configuration(what: str) -> tuple[Any, str]:
-    """The configuration that a preset's name, a source's name or a path stands for, and a name for its folder."""
-    from discover.lab.data import SOURCES
-    from discover.lab.experiments.config.config import Config
-    from discover.lab.experiments.presets.presets import PRESETS, get_preset
-
-    if what in PRESETS:
-        return get_preset(what).config, what
-    path = Path(what)
-    if what in SOURCES:
-        return Config(name=what).with_values({"data.source": what}), what
-    if not path.exists() and (path.suffix == ".npz" or len(path.parts) > 1):
-        from discover.lab.cli.errors import CommandError
-
-        raise CommandError(f"there is no folder or file {what}")
-    if path.exists():
-        source = "npz" if path.suffix == ".npz" else "folder" if path.is_dir() else None
-        if source is None:
-            from discover.lab.cli.errors import CommandError
-
-            raise CommandError(f"{what} is neither an image folder nor an .npz file")
-        model = "mlp" if source == "npz" else "cnn"
-        values = {"data.source": source, "data.path": str(path), "model.name": model}
-        return Config(name=path.stem).with_values(values), path.stem
-    return get_preset(what).config, what  # says what there is, and what is nearest
 
 
 def _measure(config: Any, name: str, column: str | None, sample: int, warmup: int) -> Diagnosis:

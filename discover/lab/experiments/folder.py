@@ -137,15 +137,13 @@ class Folder:
 
     def clear(self) -> None:
         """Deletes what is to be replaced, and nothing that a command did not write."""
-        records.write_text(self.path / REPLACING, self.noun)
-        self._replacing = True
-        self._delete()
+        self._begin_to_replace()
 
     @contextlib.contextmanager
     def replace(self) -> Iterator[None]:
         """While entered, what the folder holds does not count; at the end it holds the new record."""
         if not self._replacing:
-            self.clear()
+            self._begin_to_replace()
         yield
         (self.path / REPLACING).unlink()
         self._replacing = False
@@ -166,6 +164,11 @@ class Folder:
             self._held.close()
         if error is not None and not isinstance(error, RunError) and is_disk_full(error):
             raise FolderError(f"no space left on the disk for {self.path}: free some space and resume") from error
+
+    def _begin_to_replace(self) -> None:
+        records.write_text(self.path / REPLACING, self.noun)
+        self._replacing = True
+        self._delete()
 
     def _was_being_replaced(self) -> bool:
         """Whether a process was killed while it replaced one of this kind."""

@@ -112,11 +112,12 @@ def _groups(record: dict[str, Any]) -> Figure:
     import matplotlib.pyplot as plt
 
     rows = [row for row in record["rows"] if not row["control"]]
-    optimizers = list(dict.fromkeys(row["optimizer"] for row in rows))
+    lines = [row["facets"].get("optimizer", row["optimizer"]) for row in rows]
+    optimizers = list(dict.fromkeys(lines))
     styles = series_styles(optimizers)
     figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for optimizer in optimizers:
-        own = [(row["facets"]["groups"], *_percent(row)) for row in rows if row["optimizer"] == optimizer]
+        own = [(row["facets"]["groups"], *_percent(row)) for row, line in zip(rows, lines) if line == optimizer]
         own = sorted(point for point in own if point[1] is not None)
         _curve(axes, own, styles[optimizer])
     _reference_lines(axes, record)

@@ -315,7 +315,7 @@ def test_workers_with_their_own_data_need_to_be_told_what_nobody_sees(settings, 
     [
         (["--devices", "99"], "discover: the number of devices must be from 1 to 8, got 99"),
         (["--devices", "3"], "discover: batches.groups must be a multiple of the 3 devices"),
-        (["--set", "model.name=logistic"], "discover: the logistic model has no depth, width; leave that at none"),
+        (["--set", "model.name=logistic"], "discover: model 'logistic' has no depth (got 2); it has none of its own"),
         (["--coordinator", "here"], "discover: --coordinator goes with --num-processes and --process-id"),
     ],
 )
