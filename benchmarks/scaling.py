@@ -45,7 +45,7 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
 
     import discover
     from benchmarks.traffic import bytes_sent
-    from discover.sharding.optimizer import shard_by_parameter, sharded_group_value_and_grad
+    from discover.sharding import shard_by_parameter, sharded_group_value_and_grad
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
     whole, spread = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
@@ -160,7 +160,7 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
 
     import discover
     from benchmarks.traffic import bytes_sent, collectives
-    from discover.sharding.optimizer import shard_by_parameter, state_shardings
+    from discover.sharding import shard_by_parameter, state_shardings
 
     make, clusters, devices = LARGE[name]
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))

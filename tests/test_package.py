@@ -87,7 +87,7 @@ LIBRARY_ALONE = """
 import importlib.util, sys
 import jax, jax.numpy as jnp, numpy as np
 from discover.registry import OPTIMIZERS
-from discover.sharding.optimizer import shard_by_parameter
+from discover.sharding import shard_by_parameter
 
 params = {"kernel": jnp.ones((4, 2)), "bias": jnp.zeros(2)}
 grads = jax.tree.map(lambda one: jnp.stack([one + 1, one - 2]), params)

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding
 
 import discover
-from discover.sharding.optimizer import shard_by_parameter, sharded_group_value_and_grad
+from discover.sharding import shard_by_parameter, sharded_group_value_and_grad
 from tests.library import problem, sharded
 from tests.reference import muon_reference
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 
 import discover
 from discover.registry import OPTIMIZERS
-from discover.sharding.optimizer import (
+from discover.sharding import (
     shard_by_parameter,
     sharded_eval_params,
     sharded_group_value_and_grad,

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import discover
 from benchmarks.traffic import bytes_sent, collectives, count_kinds
-from discover.sharding.optimizer import (
+from discover.sharding import (
     shard_by_parameter,
     sharded_group_value_and_grad,
     state_shardings,

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import discover
-from discover.sharding.optimizer import (
+from discover.sharding import (
     shard_by_parameter,
     sharded_group_value_and_grad,
 )

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import discover
 from benchmarks.traffic import collectives, count_kinds
-from discover.sharding.optimizer import (
+from discover.sharding import (
     pad_groups,
     shard_by_parameter,
     sharded_group_value_and_grad,

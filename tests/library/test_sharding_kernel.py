@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType
 import discover
 from benchmarks.traffic import collectives, count_kinds
 from discover.gpu import device, update_kernel
-from discover.sharding.optimizer import shard_by_parameter
+from discover.sharding import shard_by_parameter
 from tests.library.on_gpu import H200, lowered_for_cuda
 from tests.library.sharded import CLUSTERS, MODEL_SPECS, assert_close, make_mesh, make_params, quick_jit
 

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from discover.lab.training.errors import RunError
-from discover.sharding.slices import Slices
+from discover.sharding import Slices
 
 if TYPE_CHECKING:
     from discover.lab.training.step import StepBatch, TrainState

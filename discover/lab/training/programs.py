@@ -19,7 +19,7 @@ from discover import igt_eval_params
 from discover.lab.training.devices import AXIS, Devices
 from discover.lab.training.evaluate import Evaluate
 from discover.lab.training.step import Hyper, MakeOptimizer, Step, StepBatch, StepMetrics, TrainState
-from discover.sharding.optimizer import sharded_eval_params
+from discover.sharding import sharded_eval_params
 
 
 class Members(NamedTuple):

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from discover import group_value_and_grad, take_step
 from discover.gpu import device
 from discover.lab.training.devices import AXIS, Devices
-from discover.sharding.optimizer import shard_by_parameter
+from discover.sharding import shard_by_parameter
 
 Hyper = dict[str, jax.Array]
 """Hyperparameters by name, as float32 scalars: arguments of the compiled step, never constants in it."""
@@ -164,7 +164,7 @@ def spread_optimizer(
         make_optimizer: of one device.
         devices: all of them.
         merge_groups: send the mean of the groups only.
-        clusters_per_device: see :func:`discover.sharding.optimizer.shard_by_parameter`.
+        clusters_per_device: see :func:`discover.sharding.shard_by_parameter`.
         exchange_dtype: see there.
     """
     if not devices.several:
