@@ -48,6 +48,7 @@ def test_clients_with_skewed_data(monkeypatch):
     assert means["Discover, p_n known"] > means["momentum"] + 0.03
 
 
+@pytest.mark.slow
 def test_label_noise(monkeypatch):
     means = run_main("label_noise", monkeypatch, SEEDS=2)
     assert means["Discover"] > means["momentum"] + 0.05
@@ -63,6 +64,7 @@ def test_text_domains_learn_with_every_optimizer(monkeypatch):
     assert all(loss < 0.85 * UNIFORM_LOSS for loss in means.values()), means
 
 
+@pytest.mark.slow
 def test_discover_before_adam_learns(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import text_domains

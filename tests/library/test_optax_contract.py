@@ -89,29 +89,26 @@ def test_a_step_is_the_update_and_the_sum_and_an_empty_batch_is_none(name):
     state = tx.init(params)
 
     @jax.jit
-    def added(params, state, sizes):
-        updates, state = tx.update(GRADS, state, params, cluster_ids=IDS, group_sizes=sizes)
-        return optax.apply_updates(params, updates), state
+    def both_ways(params, state, sizes):
+        updates, after = tx.update(GRADS, state, params, cluster_ids=IDS, group_sizes=sizes)
+        at_once = discover.take_step(tx, GRADS, state, params, cluster_ids=IDS, group_sizes=sizes)
+        return (optax.apply_updates(params, updates), after), at_once
 
-    @jax.jit
-    def at_once(params, state, sizes):
-        return discover.take_step(tx, GRADS, state, params, cluster_ids=IDS, group_sizes=sizes)
-
-    some, none = jnp.array([1, 3]), jnp.array([0, 0])
-    before = added(params, state, some)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), at_once(params, state, some), before)
-    for take in (added, at_once):
-        jax.tree.map(np.testing.assert_array_equal, take(*before, none), before)
+    added, at_once = both_ways(params, state, jnp.array([1, 3]))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), at_once, added)
+    for after in both_ways(*added, jnp.array([0, 0])):
+        jax.tree.map(np.testing.assert_array_equal, after, added)
 
 
 @every_optimizer
 def test_the_state_survives_a_checkpoint(name, tmp_path):
     tx, params = table.make(name), problem.start()
-    _, state = tx.update(GRADS, tx.init(params), params, cluster_ids=IDS)
+    shapes, rng = jax.eval_shape(tx.init, params), np.random.default_rng(0)
+    state = jax.tree.map(lambda x: jnp.asarray(10 * rng.random(x.shape), x.dtype), shapes)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "state", state)
         checkpointer.wait_until_finished()
-        restored = checkpointer.restore(tmp_path / "state", jax.eval_shape(tx.init, params))
+        restored = checkpointer.restore(tmp_path / "state", shapes)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, restored, state)
 
@@ -168,8 +165,12 @@ def test_inject_hyperparams_works(name):
     plain = entry.make(0.1, **options)
     params = problem.start(dtype=jnp.float32)
     grads = optax.tree.cast(GRADS, jnp.float32)
-    updates, _ = injected.update(grads, injected.init(params), params, cluster_ids=IDS)
-    expected, _ = plain.update(grads, plain.init(params), params, cluster_ids=IDS)
+
+    @jax.jit
+    def first_updates():
+        return [tx.update(grads, tx.init(params), params, cluster_ids=IDS)[0] for tx in (injected, plain)]
+
+    updates, expected = first_updates()
     np.testing.assert_allclose(problem.flatten(updates), problem.flatten(expected), rtol=1e-4, atol=1e-7)
 
 

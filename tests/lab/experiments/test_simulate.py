@@ -100,6 +100,7 @@ def test_bound_is_violated_when_the_mean_is_not_the_mean_of_the_buffers():
     assert not np.any(left[cases["spoil"] == UNSPOILT])  # so it is the mean that matters, not the wrapper
 
 
+@pytest.mark.slow
 def test_printed_mini_batch_algorithm_leaves_the_bound_and_a_batch_of_one_example_keeps_it():
     several, single = SETTINGS[1], SETTINGS[0]
     found = ratios(several, optimizer_for("paper_discover", Clusters(several.probs)), PROBLEMS_EACH, seed=1)
@@ -155,6 +156,7 @@ def test_steady_state_scales_with_step_size_over_batch_size():
     assert small["far"] / large["far"] == pytest.approx(4.0, rel=0.3)
 
 
+@pytest.mark.slow
 def test_pure_groups_cost_sgd_much_and_discover_only_the_noise_of_its_buffers():
     few, many = steady_states("sgd", 1, 8), steady_states("sgd", 8, 1)
     assert few["far"] / many["far"] == pytest.approx(8, rel=0.3)

@@ -235,7 +235,7 @@ def _results_g(make: Maker) -> list[Panel]:
     ]
 
 
-MUON_RATES = {1: (0.001, 0.002), 2: (0.001, 0.002, 0.003), 4: (0.002, 0.003), 8: (0.002, 0.003, 0.005)}
+MUON_RATES = {1: (0.001, 0.002), 2: (0.002, 0.003), 4: (0.002, 0.003), 8: (0.002, 0.003)}
 """By the number of groups: the fewer, the noisier a step, the smaller the best rate."""
 MUONS: Sequence[tuple[str, str, Mapping[str, float]]] = (
     ("discover_muon", "", {"beta": 0.95, "nu": 0.95}),
