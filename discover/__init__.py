@@ -1,10 +1,13 @@
 """Discover: one momentum per cluster, as ordinary optax transformations.
 
-The names below are loaded on first use, so that `discover --help` and `import discover` stay quick.
+Every optimizer of the table is here by its function's name. Names are loaded on first use, so that
+`import discover` and `discover --help` stay quick; what stands under TYPE_CHECKING is for type checkers.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from discover.registry import OPTIMIZERS
 
 __version__ = "0.2.0"
 
@@ -31,27 +34,21 @@ _HOMES = {
     "direction": ("DiscoverState", "scale_by_discover"),
     "gpu.convolution": ("grouped_conv_general_dilated",),
     "groups": ("accumulate_groups", "freeze", "group_value_and_grad", "mean_over_groups"),
-    "optimizers.discover": ("discover", "discover_adam", "discover_igt", "discover_qhm"),
-    "optimizers.igt": ("IgtState", "averaging_weight", "igt", "igt_eval_params", "igt_momentum"),
-    "optimizers.muon": ("discover_muon", "muon", "scale_by_orthogonal"),
-    "optimizers.paper": (
-        "FamilySetting",
-        "map_to_family",
-        "paper_discover",
-        "paper_discover_igt",
-        "paper_discover_qhm",
-    ),
-    "optimizers.plain": ("adam", "momentum", "qhm", "scale_by_qhm", "sgd"),
+    "optimizers.igt": ("IgtState", "averaging_weight", "igt", "igt_eval_params"),
+    "optimizers.muon": ("scale_by_orthogonal",),
+    "optimizers.paper": ("FamilySetting", "map_to_family"),
+    "optimizers.plain": ("scale_by_qhm",),
     "step": ("take_step",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_HOME_OF = {name: f"discover.{module}" for module, names in _HOMES.items() for name in names}
+_HOME_OF |= {name: module for module, _, name in (entry.factory.partition(":") for entry in OPTIMIZERS.values())}
 
 __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
-        return getattr(importlib.import_module(f"discover.{_HOME_OF[name]}"), name)
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'discover' has no attribute {name!r}")
 
 

@@ -27,6 +27,15 @@ def check_not_negative(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be finite and at least 0, got {number:g}")
 
 
+def check_at_least(name: str, value: Any, least: float) -> None:
+    """Raises unless `value` is at least `least`, infinity among others; traced values pass."""
+    if isinstance(value, Tracer):
+        return
+    number = _number(name, value)
+    if not number >= least:
+        raise ValueError(f"{name} must be None or at least {least:g}, got {number:g}")
+
+
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)

@@ -20,9 +20,10 @@ Scalar = float | jax.Array
 
 
 class Offset(NamedTuple):
-    """What every group's gradient becomes before anything else, without being formed: scale·ĝ_k + factor·vector.
+    """Every group's gradient is replaced by scale·ĝ_k + factor·vector, inside the arithmetic of the rule.
 
-    A penalty on the parameters adds the same vector to all groups, and so does gradient transport.
+    A penalty on the parameters adds the same vector to all groups, and so does gradient transport. Told so, the rule
+    need not write the changed gradients to memory.
     """
 
     scale: Scalar  # []

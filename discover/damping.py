@@ -7,9 +7,9 @@ The gradients of different clusters differ most along a few directions, and alon
 
 and the direction d of (F1) becomes, before anything else is done with it,
 
-    d ← d − Uᵀ(λI + UUᵀ)⁻¹U d,        λ = c·trace(UUᵀ)/N                                    (D1)
+    d ← d − Uᵀ(λI + UUᵀ)⁻¹U d,        λ = κ·trace(UUᵀ)/N                                    (D1)
 
-which is d·λ/(λ + σ²) along a left singular vector of Uᵀ of singular value σ, and d elsewhere. c → ∞ changes nothing.
+which is d·λ/(λ + σ²) along a left singular vector of Uᵀ of singular value σ, and d elsewhere. κ → ∞ changes nothing.
 
 It reads the buffers of all N clusters, which the rule never does, and takes N² products a number of the parameters:
 with many clusters, let a few take part at each step, in turn.
@@ -19,15 +19,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
+from discover.checks import check_at_least
 from discover.context import NO_CONTEXT, GroupTransformation, Scalar
+from discover.rule import known_clusters
 
 
 def damp(direction: Any, mean: Any, buffers: Any, probs: jax.Array, strength: Scalar) -> Any:
     """(D1) for a tree of parameters, each with a U of its own.
 
-    Nothing changes, exactly, where c is infinite or all buffers are ḡ. Those that differ from ḡ by rounding count as
+    Nothing changes, exactly, where κ is infinite or all buffers are ḡ. Those that differ from ḡ by rounding count as
     equal to it: λ is never below the square of what rounding makes of ḡ.
 
     Args:
@@ -35,7 +36,7 @@ def damp(direction: Any, mean: Any, buffers: Any, probs: jax.Array, strength: Sc
       mean: ḡ, the same.
       buffers: g_n, leaves [N, ...].
       probs: p_n, [N].
-      strength: c, at least 0.
+      strength: κ, at least 0.
     """
     leaves, tree = jax.tree.flatten(direction)
     centred = [_centred(g, m, probs) for g, m in zip(jax.tree.leaves(buffers), jax.tree.leaves(mean), strict=True)]
@@ -48,10 +49,10 @@ def damp(direction: Any, mean: Any, buffers: Any, probs: jax.Array, strength: Sc
     noise = jnp.stack([_rounding(m).astype(dtype) for m in jax.tree.leaves(mean)])
     weights = _solved(gram, along, noise, jnp.asarray(strength, dtype))
 
-    def damped(d, u, x):
+    def without(d, u, x):
         return (d - jnp.tensordot(x.astype(u.dtype), u, 1, precision=jax.lax.Precision.HIGHEST)).astype(d.dtype)
 
-    return tree.unflatten([damped(d, u, x) for d, u, x in zip(leaves, centred, weights)])
+    return tree.unflatten([without(d, u, x) for d, u, x in zip(leaves, centred, weights)])
 
 
 def _centred(buffers: jax.Array, mean: jax.Array, probs: jax.Array) -> jax.Array:
@@ -100,19 +101,19 @@ def damped(
     Args:
       rule: `scale_by_discover`.
       probs: its p_n.
-      strength: c, at least 0.
+      strength: κ, at least 0.
       num_clusters: how many clusters take part at a step, in turn; None: all.
 
     Raises:
-      ValueError: if c is below 0, or the number is none of 1 … N.
+      ValueError: if κ is below 0, or the number is none of 1 … N.
     """
-    check_strength(strength)
+    check_at_least("damping", strength, 0)
     total = len(probs)
+    taking_part = total if num_clusters is None else num_clusters
+    if not isinstance(taking_part, int) or not 1 <= taking_part <= total:
+        raise ValueError(f"damping_clusters must be a whole number in 1 to {total}, the clusters, got {num_clusters}")
     if total == 1:  # its buffer is ḡ
         return rule
-    taking_part = total if num_clusters is None else num_clusters
-    if not 1 <= taking_part <= total:
-        raise ValueError(f"damping_clusters must be in 1 to {total}, the number of clusters, got {num_clusters}")
 
     def init(params):
         return DampedState(rule.init(params), jnp.zeros((), jnp.int32))
@@ -131,18 +132,10 @@ def damped(
         # Each stands for N/k of them, so that UUᵀ is as large as that of all.
         share = taking_part / total
         direction = damp(direction, after.mean, some, p[rows] / share, share * jnp.asarray(strength))
-        return direction, DampedState(after, (state.next + taking_part) % total)
+        counts = known_clusters(jnp.asarray(extra["cluster_ids"]), total)
+        if extra.get("group_sizes") is not None:
+            counts &= jnp.asarray(extra["group_sizes"]) > 0
+        following = jnp.where(jnp.any(counts), (state.next + taking_part) % total, state.next)
+        return direction, DampedState(after, following)
 
     return GroupTransformation(init, update)
-
-
-def check_strength(strength: Scalar) -> None:
-    """Raises unless c is at least 0; traced values pass."""
-    if isinstance(strength, Tracer):
-        return
-    try:
-        number = float(strength)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
-        raise TypeError(f"damping must be a number of at least 0, or None for none, got {strength!r}") from None
-    if not number >= 0:
-        raise ValueError(f"damping must be at least 0 (0.1 is a good start), or None for none, got {number:g}")

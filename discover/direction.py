@@ -50,7 +50,7 @@ def scale_by_discover(
       beta: β in [0, 1], how long a cluster remembers. The paper's α is 1 − β, its α_n is (1 − β)/p_n.
       nu: ν in [0, 1], how much of the step is momentum: 1 is the multi-momentum method, 0 the control
         variate of the paper's Algorithm 1, in between Discover-QHM.
-      damping: c ≥ 0 of (D1), `damping.py`: shorter steps along the directions in which the clusters disagree. 0.1 is a
+      damping: κ ≥ 0 of (D1), `damping.py`: shorter steps along the directions in which the clusters disagree. 0.1 is a
         good start. None: no damping. It reads all N buffers at each step.
       damping_clusters: how many clusters take part in the damping at a step, in turn, to bound its cost where there
         are many. None: all.
@@ -96,6 +96,8 @@ def scale_by_discover(
 
     def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, context=NO_CONTEXT, **_):
         del params
+        if not jax.tree.leaves(updates):
+            return updates, state
         num_groups = check_group_axis(updates, state.mean)
         ids = check_cluster_ids(cluster_ids, num_groups)
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
@@ -109,7 +111,11 @@ def scale_by_discover(
         return answer, DiscoverState(mean, buffers, seen)
 
     rule = GroupTransformation(init, update)
-    return rule if damping is None else damped(rule, clusters.probs, damping, damping_clusters)
+    if damping is not None:
+        return damped(rule, clusters.probs, damping, damping_clusters)
+    if damping_clusters is not None:
+        raise ValueError(f"damping_clusters = {damping_clusters} goes with damping, which is None")
+    return rule
 
 
 def wide_dtype(array: Any) -> Any:

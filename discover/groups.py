@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 
 from discover.checks import check_choice, check_group_axis, check_group_sizes
 from discover.context import NO_CONTEXT, GroupTransformation
@@ -16,7 +17,7 @@ MODES = ("vmap", "map")
 
 
 def group_value_and_grad(
-    loss_fn: Callable[..., Any], *, has_aux: bool = False, mode: str = "vmap", matrix_dtype: Any = None
+    loss_fn: Callable[..., Any], *, has_aux: bool = False, mode: str = "vmap", matrix_dtype: DTypeLike | None = None
 ) -> Callable[..., Any]:
     """One loss and one gradient per group.
 
@@ -48,7 +49,7 @@ def group_value_and_grad(
 
     def per_group(params: Any, batch: Any, *shared: Any, key: jax.Array | None = None) -> Any:
         if matrix_dtype is not None:
-            params = jax.tree.map(lambda p: p.astype(matrix_dtype) if p.ndim > 1 else p, params)
+            params = jax.tree.map(lambda p: p.astype(matrix_dtype) if jnp.ndim(p) > 1 else p, params)
         num_groups = _num_groups(batch)
         keys = None if key is None else jax.random.split(key, num_groups)
 
@@ -116,6 +117,8 @@ def mean_over_groups() -> GroupTransformation:
         return jax.tree.unflatten(jax.tree.structure(means), leaves), state
 
     def mean(grads, sizes):
+        if has_no_groups(grads):
+            return without_groups(grads)
         if sizes is None:
             return jax.tree.map(lambda g: jnp.mean(g, axis=0, dtype=wide_dtype(g)), grads)
         sizes = jnp.maximum(sizes, 0).astype(jnp.result_type(float))
@@ -140,6 +143,12 @@ def freeze() -> GroupTransformation:
         return without_groups(updates), state
 
     return GroupTransformation(lambda params: optax.EmptyState(), update)
+
+
+def has_no_groups(grads: Any) -> bool:
+    """Whether there is nothing to do: no groups, or no parameters."""
+    leaves = jax.tree.leaves(grads)
+    return not leaves or (jnp.ndim(leaves[0]) > 0 and jnp.shape(leaves[0])[0] == 0)
 
 
 def without_groups(grads: Any) -> Any:

@@ -1,4 +1,4 @@
-r"""The rule of the Discover family: every method here is one setting of it.
+r"""The rule of the Discover family: each of its methods is one setting of it.
 
 A batch is G groups, a group belongs to one cluster, the optimizer gets one gradient per group. For group k:
 cluster n_k, b_k examples, mean gradient ĝ_k. For each cluster n in the batch, w_n is its share of the batch's

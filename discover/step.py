@@ -46,6 +46,8 @@ def take_step(
         if isinstance(answer, Moved):
             return answer.params, state
     else:
+        if context != NO_CONTEXT:
+            extra["context"] = context
         answer, state = optax.with_extra_args_support(optimizer).update(grads, state, params, **extra)
     for update, param in zip(jax.tree.leaves(answer), jax.tree.leaves(params), strict=True):
         if jnp.shape(update) != jnp.shape(param):

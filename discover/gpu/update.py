@@ -57,7 +57,7 @@ def _with_second_group(weights: Weights, parameters: Sequence[Parameter]) -> tup
     if weights.share.size != 1 or not parameters or parameters[0].buffers.shape[0] <= FEW_CLUSTERS:
         return list(parameters), weights
     num_clusters = parameters[0].buffers.shape[0]
-    nothing = {"write_ids": num_clusters + 1, "cluster_mean": 0}
+    nothing = {"write_ids": num_clusters + 1}
     single = ("read_ids", "write_ids", "valid", "share", "rate", "mean_old", "mean_new")
     added = {name: jnp.pad(getattr(weights, name), (0, 1), constant_values=nothing.get(name, 0)) for name in single}
     both = weights._replace(**added, cluster_mean=jnp.pad(weights.cluster_mean, ((0, 1), (0, 1))))
@@ -100,7 +100,7 @@ def _kernels_on_slices(weights: Weights, slices: Slices) -> Update:
         # Not found: an optimizer around this one has made another tree of the parameters.
         if leaf is None or not _has_kernel(one):
             return _plain(weights, one)
-        asked = {"move": one.move, "offset": one.offset}  # in the order of the alphabet, as trees have their keys
+        asked = {"move": one.move, "offset": one.offset}  # sorted by name, as jax sorts the keys of a tree
         numbers = {name: value._replace(**{VECTOR[name]: None}) for name, value in asked.items() if value is not None}
         vectors = [getattr(asked[name], VECTOR[name]) for name in numbers]
 

@@ -49,7 +49,7 @@ class Tiles(NamedTuple):
 
 
 def choose_tiles(window: Window, channels: int, outputs: int, positions: int) -> Tiles | None:
-    """The tiles measured fastest on an H200 (docs/performance.md), or None where the kernel does not fit."""
+    """The tiles measured fastest on an H200 (docs/notes/kernels.md), or None where the kernel does not fit."""
     if max(window.taps) > MOST_TAPS or (channels % 16 and channels > 16) or outputs % 16 or positions % 64:
         return None
     channels = _padded(channels)

@@ -14,7 +14,7 @@ import optax
 
 from discover.checks import check_cluster_ids, check_group_axis, check_group_sizes, check_not_negative, is_zero
 from discover.context import NO_CONTEXT, GroupTransformation, Move, Moved, Offset, Scalar
-from discover.groups import without_groups
+from discover.groups import has_no_groups, without_groups
 from discover.rule import displacement, known_clusters
 
 Mask = Any | Callable[[optax.Params], Any] | None
@@ -94,6 +94,8 @@ def optimizer_from(
 
 def with_penalty(inner: GroupTransformation, l2: Scalar, mask: Mask) -> GroupTransformation:
     """Adds λ₂θ to every group's gradient, without forming the sums; nothing where λ₂ is 0."""
+    if callable(l2):
+        raise TypeError("l2 must be a number, got a function; weight_decay takes a schedule")
     check_not_negative("l2", l2)
     if is_zero(l2):
         return inner
@@ -108,12 +110,6 @@ def with_penalty(inner: GroupTransformation, l2: Scalar, mask: Mask) -> GroupTra
 def at_step(number: optax.ScalarOrSchedule, count: jax.Array) -> Any:
     """A number, or what a schedule says at a step."""
     return number(count) if callable(number) else number
-
-
-def has_no_groups(grads: Any) -> bool:
-    """Whether the group axis is of length 0."""
-    leaves = jax.tree.leaves(grads)
-    return bool(leaves) and jnp.ndim(leaves[0]) > 0 and jnp.shape(leaves[0])[0] == 0
 
 
 def sizes_that_count(grads: Any, params: Any, cluster_ids: Any, group_sizes: Any, num_clusters: int) -> jax.Array:

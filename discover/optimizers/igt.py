@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.core import Tracer
 
-from discover.checks import check_group_axis
+from discover.checks import check_at_least, check_group_axis
 from discover.context import NO_CONTEXT, Context, GroupTransformation, Offset, Scalar
 from discover.direction import zeros_like_wide
-from discover.groups import mean_over_groups, without_groups
-from discover.optimizers.compose import Mask, has_no_groups, keep_unless, sizes_that_count, with_penalty
+from discover.groups import has_no_groups, mean_over_groups, without_groups
+from discover.optimizers.compose import Mask, keep_unless, sizes_that_count, with_penalty
 from discover.optimizers.plain import momentum
 from discover.rule import with_offset
 from discover.step import take_step
@@ -94,8 +93,8 @@ def igt(
     Departs from the paper: its IGT uses heavy-ball momentum w = βw − μv; around `momentum`, which weights by
     (1 − β), the same trajectory has learning rate μ/(1 − β).
     """
-    if tail_fraction is not None and not isinstance(tail_fraction, Tracer) and not float(tail_fraction) >= 1:
-        raise ValueError(f"tail_fraction must be None or at least 1, got {float(tail_fraction):g}")
+    if tail_fraction is not None:
+        check_at_least("tail_fraction", tail_fraction, 1)
     inner = optax.with_extra_args_support(inner)
     group_mean = mean_over_groups()
 
@@ -121,17 +120,18 @@ def igt(
         batch_mean, _ = group_mean.update(updates, optax.EmptyState(), group_sizes=group_sizes, context=context)
         average = jax.tree.map(blend, state.average, batch_mean)
         # (T3) is the same affine function of every group's gradient, so the v_k need not be formed.
-        transported = _transported(context.offset, state.average, new, blend)
+        offset = _averaged_with(context.offset, state.average, new, blend)
         if isinstance(inner, GroupTransformation):
-            inside = Context(offset=transported, slices=context.slices)
+            inside = Context(offset=offset, slices=context.slices)
             true_params, inner_state = take_step(inner, updates, state.inner, state.params, context=inside, **extra)
         else:
             per_group = jax.tree.map(
-                lambda g, o: with_offset(transported._replace(vector=o[None]), g.astype(o.dtype)),
+                lambda g, o: with_offset(offset._replace(vector=o[None]), g.astype(o.dtype)),
                 updates,
-                transported.vector,
+                offset.vector,
             )
-            true_params, inner_state = take_step(inner, per_group, state.inner, state.params, **extra)
+            inside = Context(slices=context.slices)
+            true_params, inner_state = take_step(inner, per_group, state.inner, state.params, context=inside, **extra)
 
         ahead = look_ahead(state.steps + 2, tail_fraction)
 
@@ -149,7 +149,7 @@ def igt(
     return GroupTransformation(init, update)
 
 
-def _transported(offset: Offset | None, average: Any, new: jax.Array, blend: Callable[..., jax.Array]) -> Offset:
+def _averaged_with(offset: Offset | None, average: Any, new: jax.Array, blend: Callable[..., jax.Array]) -> Offset:
     """v_k = γ·v + (1 − γ)·(what the offset makes of ĝ_k), as an offset."""
     treedef = jax.tree.structure(average)
     if offset is None:

@@ -3,7 +3,7 @@ r"""Muon, and Discover in front of it: every matrix of the step is made orthogon
 A direction d (momentum's, or Discover's of `rule.py`) becomes a step of the same size along all its singular vectors.
 For a matrix of r rows and c columns, with X₀ = d/(‖d‖ + ε) and five steps of Newton–Schulz,
 
-    X ← a·X + b·(XXᵀ)X + c·(XXᵀ)²X,      a, b, c = 3.4445, −4.7750, 2.0315                  (M1)
+    X ← 3.4445·X − 4.7750·(XXᵀ)X + 2.0315·(XXᵀ)²X                                           (M1)
     u = 0.2·√max(r, c)·√max(1, c/r) · X₅                                                    (M2)
 
 and for every other parameter, scales and biases, 0.2 times Adam's step from d:
@@ -11,7 +11,8 @@ and for every other parameter, scales and biases, 0.2 times Adam's step from d:
     v ← β₂ v + (1 − β₂) d²,      u = 0.2 · d / (√(v/(1 − β₂ᵗ)) + ε)                         (M3)
 
 then θ ← θ(1 − λμ) − μ·u. With 0.2·√max(r, c) a step has the size that Adam's has, so that one learning rate serves all
-parameters (Liu et al. 2025). (M1) is `optax.contrib.scale_by_muon` (Jordan et al. 2024) without its momentum.
+parameters (Liu et al. 2025); wide matrices, c > r, take steps that are √(c/r) longer, as in Jordan's Muon. (M1) is that
+of `optax.contrib.scale_by_muon` (Jordan et al. 2024), without its momentum.
 
 A convolution kernel [height, width, in, out] is the matrix [height·width·in, out]. With one cluster, Discover's
 direction is quasi-hyperbolic momentum, and `discover_muon` is `muon`.
@@ -56,7 +57,7 @@ def muon(
     """Muon: (M1) to (M3) on the quasi-hyperbolic momentum of the mean over the groups.
 
     Args:
-      learning_rate: μ, a number or a schedule of the step. Steps have the size of Adam's.
+      learning_rate: μ, a number or a schedule of the step. Steps have about the size of Adam's.
       beta: β in [0, 1], how long the momentum remembers.
       nu: ν in [0, 1], how much of the direction is momentum, the rest is the fresh gradient; ν = β is Nesterov's.
       beta2: β₂ in [0, 1], how long (M3) remembers the squares.
@@ -171,6 +172,11 @@ def scale_by_orthogonal(
         label = labels_of(updates, labels)
         vectors, state = adam.update(_those("adam", label, updates), state)
         # A slice of a matrix is no matrix: the devices put them together, and keep their slice of the result.
+        if slices is not None and jax.tree.structure(updates) != slices.treedef:
+            raise ValueError(
+                "Muon for some of the parameters (optax.partition) cannot be cut over devices: "
+                "use its labels to choose the parameters, or shard_by_parameter inside of the partition"
+            )
         whole = updates if slices is None else slices.gather(updates)
         matrices = _those("muon", label, whole)
         flat, tree = jax.tree.flatten(matrices)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from discover.checks import check_choice, check_cluster_ids, check_group_axis, check_group_sizes
 from discover.context import Context
@@ -39,7 +40,7 @@ def shard_by_parameter(
     param_specs: Any = None,
     exchange: str = "groups",
     clusters_per_device: int | None = None,
-    exchange_dtype: Any = None,
+    exchange_dtype: DTypeLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """An optimizer of this library with its state cut by parameter over the devices of a mesh.
 
@@ -115,7 +116,6 @@ def shard_by_parameter(
             updates = jax.tree.map(lambda g: g.astype(exchange_dtype), updates)
         slices = layout(params)
         if exchange == "mean":
-            extra |= {"cluster_ids": jnp.zeros(1, jnp.int32)}
             weights, sizes = _shares(num_groups, sizes)
             updates = slices.reduce(updates, weights)
         elif clusters_per_device is None or clusters_per_device >= num_groups // devices:
@@ -143,6 +143,7 @@ def sharded_group_value_and_grad(
     data_axis: str = "data",
     has_aux: bool = False,
     mode: str = "vmap",
+    matrix_dtype: DTypeLike | None = None,
 ) -> Callable[..., Any]:
     """`group_value_and_grad` with each device working on its own groups only.
 
@@ -150,7 +151,7 @@ def sharded_group_value_and_grad(
     follows the shardings of the parameters. Losses and gradients come back spread in the same way.
 
     Args:
-      loss_fn, has_aux, mode: see `group_value_and_grad`.
+      loss_fn, has_aux, mode, matrix_dtype: see `group_value_and_grad`.
       mesh: the device mesh, with axes of type Auto.
       data_axis: the axis over which the groups are spread.
 
@@ -165,7 +166,7 @@ def sharded_group_value_and_grad(
         group, key = group_and_key
         return loss_fn(params, group, *shared, **({} if key is None else {"key": key}))
 
-    per_group = group_value_and_grad(with_key, has_aux=has_aux, mode=mode)
+    per_group = group_value_and_grad(with_key, has_aux=has_aux, mode=mode, matrix_dtype=matrix_dtype)
 
     def value_and_grad(params: Any, batch: Any, *shared: Any, key: jax.Array | None = None) -> Any:
         num_groups = check_group_axis(batch, None)

@@ -129,3 +129,26 @@ def test_two_transports_in_one_state_are_ambiguous():
 
 def test_traced_hyperparameters_are_not_inspected():
     jax.jit(lambda beta: discover.discover(0.1, CLUSTERS, beta=beta).init(PARAMS))(0.5)
+
+
+def test_a_penalty_that_is_a_schedule_is_refused():
+    with pytest.raises(TypeError, match="l2 must be a number.*weight_decay takes a schedule"):
+        discover.momentum(0.1, l2=lambda step: 0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"damping_clusters": 2}, "damping_clusters = 2 goes with damping"),
+        ({"damping": 0.1, "damping_clusters": 2.5}, "whole number in 1 to 3"),
+        ({"damping": 0.1, "damping_clusters": 9}, "whole number in 1 to 3"),
+    ],
+)
+def test_damping_clusters_are_a_number_of_clusters_and_go_with_damping(options, says):
+    with pytest.raises(ValueError, match=says):
+        discover.discover(0.1, discover.Clusters.uniform(3), **options)
+
+
+def test_a_tail_fraction_that_is_no_number_is_named():
+    with pytest.raises(TypeError, match="tail_fraction must be a number, got 'x'"):
+        discover.igt_momentum(0.1, tail_fraction="x")

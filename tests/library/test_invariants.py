@@ -161,6 +161,27 @@ def test_a_batch_of_no_groups_leaves_parameters_and_state_unchanged(name):
     jax.tree.map(np.testing.assert_array_equal, (optax.apply_updates(params, updates), after), (params, state))
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_for_no_parameters_does_nothing(name):
+    """As under a label of `optax.partition` that no parameter has."""
+    tx = table.make(name, weight_decay=0.1)
+    updates, state = tx.update({}, tx.init({}), {}, cluster_ids=jnp.array([0, 1]))
+    assert updates == {}
+    assert jax.tree.structure(state) == jax.tree.structure(tx.init({}))
+
+
+def test_the_mean_over_no_groups_is_zero():
+    tx = discover.mean_over_groups()
+    np.testing.assert_array_equal(tx.update(jnp.ones((0, 3)), tx.init(jnp.ones(3)))[0], 0)
+
+
+def test_an_empty_batch_is_nobodys_turn_in_damping():
+    tx = discover.scale_by_discover(discover.Clusters.uniform(4), damping=0.1, damping_clusters=2)
+    state = tx.init(jnp.ones(3))
+    after = [tx.update(jnp.ones((2, 3)), state, cluster_ids=jnp.array(ids))[1].next for ids in ([-1, 9], [0, 9])]
+    assert list(map(int, after)) == [0, 2]
+
+
 @pytest.mark.parametrize("name", [name for name, entry in OPTIMIZERS.items() if entry.clustered])
 def test_a_group_of_an_unknown_cluster_does_nothing_in_any_clustered_optimizer(name):
     def run(bad):

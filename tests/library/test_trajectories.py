@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import discover
-from discover.optimizers import igt as transport
+from discover.optimizers import igt
 from tests.library import problem
 from tests.reference import family_reference as reference
 
@@ -39,7 +39,7 @@ def test_the_rule(beta, nu, rate):
     )
     expected, buffers = reference.discover(theta(), problem.flat_gradient, batches(), PROBS, 0.2, beta, nu, rate)
     exact(path, expected)
-    stored = discover.DiscoverState(*state[0]).buffers
+    stored = discover.DiscoverState(*state.direction).buffers
     for n in range(len(PROBS)):
         exact(problem.flatten({k: v[n] for k, v in stored.items()}), buffers[n])
 
@@ -99,8 +99,8 @@ def test_the_tail_weight_is_never_negative_and_stays_below_one():
 def test_the_transports_weights_keep_their_digits_in_float32(step, tail_fraction):
     gamma = reference.tail_weight(np.longdouble(step), tail_fraction)
     with jax.enable_x64(False):
-        ahead = float(transport.look_ahead(step, tail_fraction))
-        new = float(transport.new_weight(step, tail_fraction))
+        ahead = float(igt.look_ahead(step, tail_fraction))
+        new = float(igt.new_weight(step, tail_fraction))
     np.testing.assert_allclose(ahead, float(gamma / (1 - gamma)), rtol=1e-5)
     np.testing.assert_allclose(new, float(1 - gamma), rtol=1e-5)
 

@@ -37,13 +37,13 @@ def reference(x, dy, window):
     ("image", "channels", "window"),
     [
         ((8, 8), 16, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
-        ((8, 8), 16, Window((3, 3), (2, 2), ((0, 1), (0, 1)))),
+        pytest.param(*((8, 8), 16, Window((3, 3), (2, 2), ((0, 1), (0, 1)))), marks=pytest.mark.slow),
         ((9, 8), 16, Window((5, 3), (2, 2), ((2, 2), (1, 1)))),
-        ((6, 10), 16, Window((1, 3), (1, 1), ((0, 0), (2, 0)))),
-        ((9, 5), 16, Window((3, 1), (2, 1), ((0, 0), (0, 0)))),
+        pytest.param(*((6, 10), 16, Window((1, 3), (1, 1), ((0, 0), (2, 0)))), marks=pytest.mark.slow),
+        pytest.param(*((9, 5), 16, Window((3, 1), (2, 1), ((0, 0), (0, 0)))), marks=pytest.mark.slow),
         ((10, 8), 3, Window((7, 7), (2, 2), ((2, 3), (2, 3)))),
-        ((4, 6), 5, Window((7, 5), (1, 1), ((3, 3), (2, 2)))),
-        ((6, 10), 1, Window((1, 3), (1, 1), ((0, 0), (2, 0)))),
+        pytest.param(*((4, 6), 5, Window((7, 5), (1, 1), ((3, 3), (2, 2)))), marks=pytest.mark.slow),
+        pytest.param(*((6, 10), 1, Window((1, 3), (1, 1), ((0, 0), (2, 0)))), marks=pytest.mark.slow),
     ],
 )
 def test_the_weight_gradient_kernel_equals_the_convolutions(image, channels, window):

@@ -67,8 +67,11 @@ def assert_same_result(got, want):
     "settings",
     [
         ["optimizer.name=discover_igt", "optimizer.clip_norm=0.5"],
-        ["optimizer.name=momentum", "optimizer.clip_norm=0.5", "optimizer.weight_decay=0.01"],
-        GIVEN,  # two groups of one cluster on each device: averaged there
+        pytest.param(
+            ["optimizer.name=momentum", "optimizer.clip_norm=0.5", "optimizer.weight_decay=0.01"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(GIVEN, marks=pytest.mark.slow),  # two groups of one cluster on each device: averaged there
     ],
 )
 def test_a_run_on_several_devices_is_the_run_on_one(settings, programs):
