@@ -132,7 +132,7 @@ def test_traced_hyperparameters_are_not_inspected():
 
 
 def test_a_penalty_that_is_a_schedule_is_refused():
-    with pytest.raises(TypeError, match="l2 must be a number.*weight_decay takes a schedule"):
+    with pytest.raises(TypeError, match=r"l2 must be a number.*weight_decay takes a schedule"):
         discover.momentum(0.1, l2=lambda step: 0.1)
 
 

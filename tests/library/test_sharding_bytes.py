@@ -88,7 +88,6 @@ def test_a_step_is_one_all_to_all_and_one_all_gather_and_sends_no_more_than_mome
         ({}, 1.5),  # two clusters' gradients a device, and the parameters
         ({"exchange_dtype": jnp.bfloat16}, 1.0),  # the gradients at half the bytes
         ({"clusters_per_device": 1}, 1.0),
-        ({"exchange": "mean"}, 1.0),
     ],
 )
 def test_several_groups_on_a_device_cost_what_the_documentation_says(options, times):
