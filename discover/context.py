@@ -32,11 +32,11 @@ class Offset(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Asks for the moved parameters in place of the direction: θ − rate·(d + decay·θ)."""
+    """Asks for the moved parameters in place of the direction: θ − μ·(d + λθ)."""
 
     param: Any  # leaves like the parameters, θ
-    rate: Scalar  # []
-    decay: Any  # [] for each parameter; None for one that does not decay
+    learning_rate: Scalar  # [], μ
+    decay: Any  # λ, [] for each parameter; None for one that does not decay
 
 
 class Context(NamedTuple):

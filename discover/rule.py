@@ -187,8 +187,8 @@ def with_offset(offset: Offset | None, gradient: jax.Array) -> jax.Array:
     return scale * gradient + factor * offset.vector.astype(gradient.dtype)
 
 
-def displacement(direction: jax.Array, param: Any, rate: Scalar, decay: Scalar | None) -> jax.Array:
+def displacement(direction: jax.Array, param: Any, learning_rate: Scalar, decay: Scalar | None) -> jax.Array:
     """What a step adds to a parameter: −μ·(d + λθ). Not θ(1 − λμ): in float32 1 − λμ is 1 for a small λμ."""
     if decay is not None:
         direction = direction + jnp.asarray(decay, direction.dtype) * param
-    return -jnp.asarray(rate, direction.dtype) * direction
+    return -jnp.asarray(learning_rate, direction.dtype) * direction

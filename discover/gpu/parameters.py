@@ -63,7 +63,7 @@ def _moves(move: Move | None, treedef: Any) -> list[Move | None]:
     if move is None:
         return [None] * treedef.num_leaves
     each = zip(treedef.flatten_up_to(move.param), treedef.flatten_up_to(move.decay), strict=True)
-    return [Move(param, move.rate, decay) for param, decay in each]
+    return [Move(param, move.learning_rate, decay) for param, decay in each]
 
 
 class Kind(NamedTuple):
@@ -107,7 +107,10 @@ def small_ones_together(update: Update) -> Update:
 
 def join(parameters: Sequence[Parameter]) -> Parameter:
     """One vector that holds all of these, which are of one kind."""
-    offset, move = parameters[0].offset, parameters[0].move  # scale, factor, rate and decay are the same for all
+    offset, move = (
+        parameters[0].offset,
+        parameters[0].move,
+    )  # scale, factor, learning rate and decay are the same for all
     if move is not None:
         move = move._replace(param=_concatenate([one.move.param for one in parameters if one.move], lead=0))
     if offset is not None and move is not None and kind_of(parameters[0]).offset_is_param:

@@ -60,7 +60,7 @@ def update_stacked(weights: Weights, one: Parameter, *, sums_as_products: bool) 
     new = new.astype(one.buffers.dtype)
     buffers = one.buffers.at[weights.write_ids].set(new, mode="drop", unique_indices=True)
     if one.move is not None:
-        param, rate, decay = one.move
-        step = jnp.where(weights.active, displacement(first, param, rate, decay), 0)
+        param, learning_rate, decay = one.move
+        step = jnp.where(weights.active, displacement(first, param, learning_rate, decay), 0)
         first = (param + step).astype(param.dtype)
     return first, mean, buffers

@@ -64,11 +64,11 @@ def optimizer_from(
         if num_clusters is not None and cluster_ids is not None:
             group_sizes = sizes_that_count(updates, params, cluster_ids, group_sizes, num_clusters)
         extra |= {"cluster_ids": cluster_ids, "group_sizes": group_sizes}
-        rate, decay = at_step(learning_rate, state.steps), at_step(weight_decay, state.steps)
+        step_size, decay = at_step(learning_rate, state.steps), at_step(weight_decay, state.steps)
         decays = None if is_zero(weight_decay) else _each(mask, _needed("weight_decay", params), decay)
         if context.answer_moved and not done_to_it:
             decay_of_each = _each(mask, params, None) if decays is None else decays
-            context = context._replace(move=Move(params, rate, decay_of_each))
+            context = context._replace(move=Move(params, step_size, decay_of_each))
 
         answer, direction_state = direction.update(
             updates, state.direction, params, context=context._replace(answer_moved=False), **extra
@@ -80,7 +80,7 @@ def optimizer_from(
         steps: Any = optax.safe_increment(state.steps)
         after = OptimizerState(direction_state, tuple(then_states), steps)
         moved = isinstance(answer, Moved)
-        answer = answer if moved else _displacements(answer, params, rate, decays)
+        answer = answer if moved else _displacements(answer, params, step_size, decays)
         if group_sizes is None:
             return answer, after
         counts = jnp.any(jnp.asarray(group_sizes) > 0)
@@ -142,12 +142,12 @@ def _each(mask: Mask, params: Any, value: Any) -> Any:
     return jax.tree.map(lambda on, part: jax.tree.map(lambda _: value if on else None, part), chosen, params)
 
 
-def _displacements(direction: Any, params: Any, rate: Any, decays: Any) -> Any:
+def _displacements(direction: Any, params: Any, step_size: Any, decays: Any) -> Any:
     if decays is None:
-        return jax.tree.map(lambda d: displacement(d, None, rate, None), direction)
+        return jax.tree.map(lambda d: displacement(d, None, step_size, None), direction)
     treedef = jax.tree.structure(direction)
     each = zip(jax.tree.leaves(direction), treedef.flatten_up_to(params), treedef.flatten_up_to(decays), strict=True)
-    return treedef.unflatten([displacement(d, param, rate, decay) for d, param, decay in each])
+    return treedef.unflatten([displacement(d, param, step_size, decay) for d, param, decay in each])
 
 
 def _needed(name: str, params: Any) -> Any:
