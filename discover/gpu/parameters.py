@@ -110,7 +110,7 @@ def join(parameters: Sequence[Parameter]) -> Parameter:
     offset, move = (
         parameters[0].offset,
         parameters[0].move,
-    )  # scale, factor, learning rate and decay are the same for all
+    )  # their scalars are the same for all
     if move is not None:
         move = move._replace(param=_concatenate([one.move.param for one in parameters if one.move], lead=0))
     if offset is not None and move is not None and kind_of(parameters[0]).offset_is_param:

@@ -201,7 +201,7 @@ def _launch(
 
 
 def _numbers(one: Parameter) -> jax.Array:
-    """The scalars of the offset (scale, factor) and of the move (learning rate, decay), the same for all of a kernel."""
+    """The scalars of the offset and of the move, the same for all parameters of a kernel."""
     scale, factor = (1.0, 0.0) if one.offset is None else one.offset[:2]
     learning_rate, decay = (0.0, None) if one.move is None else one.move[1:]
     numbers = (scale, factor, learning_rate, 0.0 if decay is None else decay)
