@@ -63,7 +63,7 @@ def _value(call: str, functions: dict[str, Callable[..., str]]) -> str:
     name, _, arguments = call.rstrip(")").partition("(")
     try:
         return functions[name](*arguments.split(", "))
-    except (KeyError, TypeError, NoRecord) as error:
+    except (KeyError, TypeError, ValueError, NoRecord) as error:
         raise NoRecord(f"{call}: {error if isinstance(error, NoRecord) else repr(error)}") from None
 
 

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from records import find, load, percent, plain, row
+from records import NoRecord, find, load, percent, plain, row
+from tables import short
 
 
 def accuracy(record: str, label: str) -> str:
@@ -33,6 +34,12 @@ def rate(record: str, label: str) -> str:
     return plain(row(record, label)["learning_rate"])
 
 
+def slower(record: str, label: str, other: str) -> str:
+    """By how many percent a row made fewer steps a second than another."""
+    mine, theirs = (row(record, one)["steps_per_second"] for one in (label, other))
+    return f"{100 * (1 - mine / theirs):.0f}"
+
+
 def drift(record: str, label: str, which: str) -> str:
     """The least, greatest or last distance of ḡ from the mean of the buffers along a run."""
     values = [line["drift"] for line in row(record, label)["lines"]]
@@ -43,6 +50,16 @@ def drift(record: str, label: str, which: str) -> str:
 def speed(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
     """Steps a second, for each of momentum's."""
     return f"{_bench(record, optimizer, groups, clusters)['ratio']:.3f}"
+
+
+def lowest(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
+    """The least of the repeats' `speed`."""
+    return f"{_bench(record, optimizer, groups, clusters)['ratio_lowest']:.3f}"
+
+
+def highest(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
+    """The greatest of them."""
+    return f"{_bench(record, optimizer, groups, clusters)['ratio_highest']:.3f}"
 
 
 def milliseconds(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
@@ -66,14 +83,51 @@ def loss(name: str) -> str:
     return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
-def rank_correlation(record: str) -> str:
-    """Of the gains that the advice expected and those that were measured (Spearman's)."""
+def gain(record: str, which: str, clustering: str = "") -> str:
+    """The least or greatest measured gain of the advice: of all settings, by a clustering, or "not" by it."""
+    wanted, other = clustering.removeprefix("not "), clustering.startswith("not ")
+    rows = load(record)["rows"]
+    found = [one["measured"] for one in rows if not wanted or (one["clustering"] == wanted) != other]
+    if not found:
+        raise NoRecord(f"no row has the clustering {wanted!r}; there are {sorted({one['clustering'] for one in rows})}")
+    return f"{(min(found) if which == 'least' else max(found)):.2f}"
+
+
+def steady(section: str, optimizer: str, *where: str) -> str:
+    """A steady state of the theory's simulations: by variance, multiple of the limit, batch and step, or groups."""
+    return short(_steady(section, optimizer, *where))
+
+
+def grows(section: str, optimizer: str, start: str, end: str) -> str:
+    """By what a steady state is multiplied between two of its settings."""
+    return f"{_steady(section, optimizer, end) / _steady(section, optimizer, start):.4g}"
+
+
+def violations(optimizer: str) -> str:
+    """In how many of the random problems an optimizer left the bound of the theorem."""
+    return str(sum(one[optimizer]["violations"] for one in load("theory")["bound"]["rows"]))
+
+
+def rank_correlation(record: str, end: str = "") -> str:
+    """Of the gains that the advice expected and those that were measured (Spearman's), or an end of its interval."""
+    if end:
+        return f"{load(record)[f'rank_correlation_{end}']:.2f}"
     found = load(record)["rows"]
     return f"{statistics.correlation(*(_ranks([one[key] for one in found]) for key in ('predicted', 'measured'))):.2f}"
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
     return [sum(other < value for other in values) + sum(other == value for other in values) / 2 for value in values]
+
+
+def _steady(section: str, optimizer: str, *where: str) -> float:
+    found = load("theory")[section]
+    if section == "groups":
+        return find(found["rows"], groups=where[0])[optimizer]
+    if section == "scaling":
+        found, where = find(found["rows"], batch_size=where[0]), where[1:]
+    settings = found[{"between": "variance", "step_size": "multiple", "scaling": "step_size"}[section]]
+    return found[optimizer][[f"{one:.4g}" for one in settings].index(where[0])]
 
 
 def _mean(record: str, label: str) -> float:
@@ -88,6 +142,7 @@ def _bench(record: str, optimizer: str, groups: str, clusters: str = "") -> dict
 NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        accuracy, mean, gap, won_back, rate, drift, speed, milliseconds, megabytes, floor, loss, rank_correlation,
+        accuracy, mean, gap, won_back, rate, slower, drift, speed, lowest, highest, milliseconds, megabytes, floor,
+        loss, gain, rank_correlation, steady, grows, violations,
     )
 }  # fmt: skip
