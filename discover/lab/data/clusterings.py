@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from discover.lab.data.clustering import AUGMENTATIONS, Clustering
 from discover.lab.data.dataset import Dataset, Split
-from discover.lab.data.entries import Made, find
+from discover.lab.data.entries import DescribedEntry, find
 from discover.lab.data.errors import DataError, check_choice
 from discover.lab.data.noise import LabelNoise
 from discover.registry import Table
@@ -24,7 +24,7 @@ Data = Dataset | Split
 
 
 @dataclass(frozen=True)
-class ClusteringKind(Made):
+class ClusteringKind(DescribedEntry):
     """One clustering of the table.
 
     Attributes:
