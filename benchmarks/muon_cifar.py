@@ -34,11 +34,11 @@ import optax
 from jax import lax
 
 import discover
+from discover.gpu import device
 from discover.lab.data import load
 from discover.lab.data.images.augment import Augmentation
-from discover.lab.models.layers import conv_as_matmul
-from discover.lab.models.network import build_network
-from discover.lab.training.schedule import schedule
+from discover.lab.models import build_network, conv_as_matmul
+from discover.lab.training.learning_rate import schedule
 from discover.registry import OPTIMIZERS
 
 L2, WARMUP, CHUNKS = 5e-4, 50, 5
@@ -60,7 +60,7 @@ class Task:
         members = [np.flatnonzero(labels == c) for c in range(self.num_classes)]
         self.members = jnp.asarray(np.stack([rows[: min(map(len, members))] for rows in members]))
         self.augment = Augmentation(padding=4, flip=True, scale="signed")
-        self.on_cpu = jax.default_backend() == "cpu"
+        self.on_cpu = device.is_cpu()
         self.width = width
 
     def network(self, by_group: bool) -> Any:

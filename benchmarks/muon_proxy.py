@@ -25,8 +25,8 @@ import optax
 
 import discover
 from discover.lab.data import load
-from discover.lab.models.network import build_network
-from discover.lab.training.schedule import schedule
+from discover.lab.models import build_network
+from discover.lab.training.learning_rate import schedule
 from discover.registry import OPTIMIZERS
 
 STEPS, SIZE, WARMUP = 150, 32, 5

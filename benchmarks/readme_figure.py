@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from discover.lab.report import load_report
 from discover.lab.report.plotting import save_figure
-from discover.lab.report.style import series_styles
+from discover.lab.report.style import is_clustered, series_styles
 
 LINES = {  # label of the run: what it is called here, and how far its name is moved up, in percent
     "momentum-shuffled": ("momentum, shuffled batches", 0.0),
@@ -44,7 +44,7 @@ def draw(records: Path) -> Figure:
         axes.fill_between(curve.steps, low, high, color=style.color, alpha=0.13, linewidth=0)
         axes.annotate(
             name, (curve.steps[-1], mean[-1] + shift), xytext=(6, 0), textcoords="offset points",
-            color=style.color, va="center", weight="bold" if label == "discover" else "normal",
+            color=style.color, va="center", weight="bold" if is_clustered({"label": label}) else "normal",
         )  # fmt: skip
         seeds = len(runs[label].summary["seeds"])
     axes.set_title(f"{split.capitalize()} accuracy (%) when every batch holds one class", loc="left", weight="bold")

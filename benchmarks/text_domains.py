@@ -22,22 +22,21 @@ import numpy as np
 import optax
 
 import discover
+from discover.registry import OPTIMIZERS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "text_domains.py"
 ADAM_RATES, SGD_RATES = (0.001, 0.003, 0.01, 0.03), (0.3, 1.0, 3.0)
 FAMILY = ((0.95, 0.95), (0.98, 0.918), (0.9, 0.5), (0.9, 0.0))  # β, ν
 
-
-def settings(name: str) -> list[dict[str, float]]:
-    """All settings of one row of the table."""
-    if name.startswith("momentum"):
-        return [{"lr": lr} for lr in SGD_RATES]
-    if name.startswith("adam"):
-        return [{"lr": lr, "beta1": beta1} for lr, beta1 in itertools.product(ADAM_RATES, (0.0, 0.5, 0.9, 0.97))]
-    if name == "discover":
-        return [{"lr": lr, "beta": b, "nu": n} for lr, (b, n) in itertools.product(SGD_RATES, FAMILY)]
-    rows = itertools.product(ADAM_RATES, FAMILY, (0.0, 0.9))
-    return [{"lr": lr, "beta": b, "nu": n, "beta1": beta1} for lr, (b, n), beta1 in rows]
+SETTINGS = {  # by optimizer
+    "momentum": [{"lr": lr} for lr in SGD_RATES],
+    "adam": [{"lr": lr, "beta1": beta1} for lr, beta1 in itertools.product(ADAM_RATES, (0.0, 0.5, 0.9, 0.97))],
+    "discover": [{"lr": lr, "beta": b, "nu": n} for lr, (b, n) in itertools.product(SGD_RATES, FAMILY)],
+    "discover_adam": [
+        {"lr": lr, "beta": b, "nu": n, "beta1": beta1}
+        for lr, (b, n), beta1 in itertools.product(ADAM_RATES, FAMILY, (0.0, 0.9))
+    ],
+}
 
 
 def optimizer(name: str, hyper: dict[str, Any], clusters: discover.Clusters, steps: int) -> Any:
@@ -48,12 +47,8 @@ def optimizer(name: str, hyper: dict[str, Any], clusters: discover.Clusters, ste
     def rate(step):
         return hyper["lr"] * shape(step)
 
-    if name.startswith("momentum"):
-        return discover.momentum(rate)
-    if name.startswith("adam"):
-        return discover.adam(rate, **options)
-    factory = {"discover": discover.discover, "discover_adam": discover.discover_adam}[name]
-    return factory(rate, clusters, **options)
+    entry = OPTIMIZERS[name]
+    return entry.make(rate, clusters, **options) if entry.clustered else entry.make(rate, **options)
 
 
 def main() -> None:
@@ -77,10 +72,10 @@ def main() -> None:
 
         @jax.jit
         def run(hyper, name=name, seed=seed):
-            tx = optimizer(name, hyper, clusters, example.STEPS)
+            tx = optimizer(name.partition("-")[0], hyper, clusters, example.STEPS)
             return example.train(tx, text[:, :cut], text[:, cut:], seed, mixed=name.endswith("mixed"))
 
-        chosen = settings(name)
+        chosen = SETTINGS[name.partition("-")[0]]
         if arguments.best:
             earlier = [row for row in json.loads(arguments.best.read_text()) if row["name"] == name]
             best = min(earlier, key=lambda row: row["loss"])

@@ -107,7 +107,7 @@ def _weight_gradient(options, rhs, lhs, cotangent):
         def by_library():
             return one_after_the_other(lhs, cotangent)
 
-        return device.choose(cpu=by_library, gpu=lambda: kernel(lhs, cotangent), other=by_library), True
+        return device.by_device(cpu=by_library, gpu=lambda: kernel(lhs, cotangent), other=by_library), True
 
     return by_group(lhs, cotangent)
 

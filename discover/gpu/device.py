@@ -1,7 +1,7 @@
 """Which device computes: the one place that asks.
 
 Whether a program will run on a GPU is known when it is lowered, not when it is traced: in a process with a GPU, arrays
-on the CPU make a program for the CPU. So `choose` hands JAX all the ways, and JAX takes the one that fits.
+on the CPU make a program for the CPU. So `by_device` hands JAX all the ways, and JAX takes the one that fits.
 """
 
 import re
@@ -16,7 +16,7 @@ OLDEST = 8.0  # compute capability: Triton, which compiles the kernels, knows NV
 T = TypeVar("T")
 
 
-def choose(*, cpu: Callable[[], T], gpu: Callable[[], T], other: Callable[[], T]) -> T:
+def by_device(*, cpu: Callable[[], T], gpu: Callable[[], T], other: Callable[[], T]) -> T:
     """What one of these returns: `gpu` where our kernels run, `cpu` on CPUs, `other` on every other device.
 
     All return trees of the same shapes. AMD's GPUs are among the others: the kernels were never tried on them.
@@ -38,7 +38,7 @@ def row_major(params: T) -> T:
     def constrained() -> T:
         return jax.tree.map(lambda p: with_layout_constraint(p, Layout(major_to_minor=tuple(range(p.ndim)))), params)
 
-    return choose(cpu=lambda: params, gpu=constrained, other=lambda: params)
+    return by_device(cpu=lambda: params, gpu=constrained, other=lambda: params)
 
 
 def is_cpu() -> bool:

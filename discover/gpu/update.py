@@ -41,7 +41,7 @@ def update_parameters(weights: Weights, grads: Any, state: Any, context: Context
             return map_parameters(_kernels_on_slices(weights, context.slices), grads, state, context)
         return map_parameters(_kernels(weights), grads, state, context)
 
-    return device.choose(cpu=cpu, gpu=gpu, other=other)
+    return device.by_device(cpu=cpu, gpu=gpu, other=other)
 
 
 def _plain(weights: Weights, one: Parameter) -> Result:

@@ -221,8 +221,8 @@ def environment(
     Paths are left as the user typed them, and the program's own location is left out.
 
     Args:
-        devices: the kind of each accelerator in use.
-        backend: the accelerator's platform.
+        devices: the kind of each device in use.
+        backend: the devices' platform.
         command: the command line; default ``sys.argv``.
     """
     argv = list(sys.argv if command is None else command)

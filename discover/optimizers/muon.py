@@ -207,7 +207,7 @@ def orthogonalized(matrices: list[jax.Array], eps: Scalar, dtype: DTypeLike | No
     def fast() -> list[jax.Array]:
         return _orthogonalized(matrices, eps, lambda own: own if own == jnp.float64 else jnp.bfloat16)
 
-    return device.choose(cpu=precise, gpu=fast, other=fast)
+    return device.by_device(cpu=precise, gpu=fast, other=fast)
 
 
 def _orthogonalized(matrices: list[jax.Array], eps: Scalar, computed_in: Callable[[Any], DTypeLike]) -> list[jax.Array]:

@@ -25,7 +25,7 @@ def gpu(monkeypatch):
         return update(scalars, parameters, block=8, interpret=True)
 
     def on():
-        monkeypatch.setattr(device, "choose", lambda *, cpu, gpu, other: gpu())
+        monkeypatch.setattr(device, "by_device", lambda *, cpu, gpu, other: gpu())
         monkeypatch.setattr(update_kernel, "update_in_kernels", counted)
         monkeypatch.setattr(split_kernel, "split", functools.partial(cut, block=8, interpret=True))
         return shapes

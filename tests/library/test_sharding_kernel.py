@@ -54,7 +54,7 @@ def test_the_kernel_updates_slices_where_they_are_and_equals_the_plain_rule(name
         return rule(scalars, parameters, interpret=True)
 
     monkeypatch.setattr(update_kernel, "update_in_kernels", interpreted)
-    monkeypatch.setattr(device, "choose", lambda *, cpu, gpu, other: gpu())
+    monkeypatch.setattr(device, "by_device", lambda *, cpu, gpu, other: gpu())
     kernel = one_update(tx, groups)[0].lower(*arguments).compile()
     monkeypatch.undo()
     # Every parameter, cut by the data axis and by the model axis that it is sharded over.
@@ -68,6 +68,6 @@ def test_the_kernel_on_slices_lowers_for_cuda(monkeypatch):
     inner = discover.discover(0.1, CLUSTERS)
     on_gpus = shard_by_parameter(inner, mesh)
     params, (grads, state) = make_params(5, 12), one_update(shard_by_parameter(inner, make_mesh(8)), 8)[1]
-    monkeypatch.setattr(device, "choose", lambda *, cpu, gpu, other: gpu())
+    monkeypatch.setattr(device, "by_device", lambda *, cpu, gpu, other: gpu())
     update = jax.jit(lambda grads, state: on_gpus.update(grads, state, params, cluster_ids=jnp.arange(8) % 3))
     assert "discover_update" in lowered_for_cuda(update, grads, state, mesh=mesh)

@@ -53,10 +53,6 @@ class Clustering:
         object.__setattr__(self, "names", tuple(str(name) for name in self.names))
         if not self.names:
             raise DataError("a clustering needs at least 1 cluster, got 0")
-        if self.kind == "augmentations" and self.names != AUGMENTATIONS:  # what an id means to `Augmentation`
-            raise DataError(
-                f"clusters of augmentations must be {', '.join(AUGMENTATIONS)}, got {', '.join(self.names)}"
-            )
         if self.noise is not None and self.assignments is None:
             raise DataError("clusters of observed labels need the true labels as assignments, got None")
         if self.noise is not None and self.noise.num_classes != len(self.names):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 from numpy.typing import NDArray
 
-from discover.lab.data.clustering import Clustering
+from discover.lab.data.clustering import AUGMENTATIONS, Clustering
 from discover.lab.data.dataset import Dataset, Split
-from discover.lab.data.entries import Made, find
+from discover.lab.data.entries import DescribedEntry, find
 from discover.lab.data.errors import DataError, check_choice
 from discover.lab.data.noise import LabelNoise
 from discover.registry import Table
@@ -23,19 +24,27 @@ Data = Dataset | Split
 
 
 @dataclass(frozen=True)
-class ClusteringKind(Made):
+class ClusteringKind(DescribedEntry):
     """One clustering of the table.
 
     Attributes:
         name: as it is typed.
         factory: `module:function`; `function(data, …)`, with those of the keywords of `cluster` that it needs.
         description: one line.
+        singular: what one of its clusters is called.
         augments: whether the clusters are ways to augment, and hold every example each.
         by_worker: whether workers who each have data of their own find their clusters in it, each by itself.
+        one_per_worker: whether the clusters are the workers themselves.
+        any_examples: whether any examples with labels have such clusters, made-up ones too.
+        costly: whether finding the clusters takes so long that it is worth doing once for many runs.
     """
 
+    singular: str = "cluster"
     augments: bool = False
     by_worker: bool = False
+    one_per_worker: bool = False
+    any_examples: bool = False
+    costly: bool = False
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -87,22 +96,34 @@ def workers(data: Data) -> Clustering:
     return replace(none(data), names=(f"worker {jax.process_index()}",))
 
 
-def _entry(name: str, description: str, **further: bool) -> ClusteringKind:
+def _entry(name: str, description: str, **further: Any) -> ClusteringKind:
     return ClusteringKind(name, f"{__name__}:{name}", description, **further)
 
 
 CLUSTERINGS: Table[ClusteringKind] = Table(
     "clustering",
     (
-        _entry("classes", "one for each class, by the observed or the true label", by_worker=True),
-        _entry("superclasses", "the column of that name, as CIFAR-100 has one", by_worker=True),
-        _entry("augmentations", "flip, Mixup and CutMix; each holds every example", augments=True),
-        _entry("random", "dealt at random, of equal size: the control"),
-        _entry("kmeans", "k-means on pixels, or on a column that is an embedding"),
+        _entry(
+            "classes",
+            "one for each class, by the observed or the true label",
+            singular="class",
+            by_worker=True,
+            any_examples=True,
+        ),
+        _entry("superclasses", "the column of that name, as CIFAR-100 has one", singular="superclass", by_worker=True),
+        _entry(
+            "augmentations",
+            "flip, Mixup and CutMix; each holds every example",
+            singular="augmentation",
+            augments=True,
+            any_examples=True,
+        ),
+        _entry("random", "dealt at random, of equal size: the control", any_examples=True),
+        _entry("kmeans", "k-means on pixels, or on a column that is an embedding", costly=True),
         _entry("column", "the values of a column", by_worker=True),
         _entry("file", "what `Clustering.save` wrote"),
-        _entry("none", "one cluster"),
-        _entry("workers", "the processes, where each has data of its own", by_worker=True),
+        _entry("none", "one cluster", any_examples=True),
+        _entry("workers", "the processes, where each has data of its own", by_worker=True, one_per_worker=True),
     ),
     from_path=lambda path: ClusteringKind(path, path, "your own"),
 )
@@ -150,6 +171,9 @@ def cluster(
     if clustering.num_examples != len(_train(data)):
         have = f"{clustering.num_examples} examples, but the training split has {len(_train(data))}"
         raise DataError(f"the clustering {by if path is None else f'in {path}'} is for {have}")
+    if kind.augments and clustering.names != AUGMENTATIONS:  # what an id means to `Augmentation`
+        names = f"{', '.join(AUGMENTATIONS)}, got {', '.join(clustering.names)}"
+        raise DataError(f"clusters of augmentations must be {names}")
     return clustering
 
 

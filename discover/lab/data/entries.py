@@ -10,7 +10,7 @@ from discover.lab.data.errors import DataError
 
 
 @dataclass(frozen=True)
-class Made(registry.Made):
+class DescribedEntry(registry.Made):
     """An entry that is made by a function, whose arguments are what it can be told.
 
     Attributes:
@@ -20,7 +20,7 @@ class Made(registry.Made):
     description: str
 
 
-Entry = TypeVar("Entry", bound=Made)
+Entry = TypeVar("Entry", bound=DescribedEntry)
 
 
 def find(table: registry.Table[Entry], name: str) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from discover.registry import nearest
+from discover.registry import UnknownName, choose
 
 
 class DataError(ValueError):
@@ -31,15 +31,15 @@ def one_line(error: Exception) -> str:
 
 
 def check_choice(what: str, value: str, choices: Iterable[str]) -> str:
-    """Return `value` if it is one of `choices`, else raise an error that lists them and the nearest one.
+    """`discover.registry.choose` with an error of the data's kind.
 
     >>> check_choice("composition", "random", ("random", "balanced"))
     'random'
     """
-    choices = tuple(choices)
-    if value not in choices:
-        raise DataError(str(nearest(what, value, choices)))
-    return value
+    try:
+        return choose(what, value, choices)
+    except UnknownName as error:
+        raise DataError(str(error)) from None
 
 
 def check_at_least(what: str, value: int, least: int) -> int:

@@ -1,4 +1,4 @@
-"""A border that XLA must not fuse across, in programs for a GPU only."""
+"""A border that XLA must not fuse across, in programs for a GPU."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import TypeVar
 
 from jax import lax
 
+from discover.gpu import device
+
 Tree = TypeVar("Tree")
 
 
 def gpu_barrier(values: Tree) -> Tree:
-    """The same values, each made once where the program is for a GPU; on other devices XLA may do as it likes.
+    """The same values, each made once unless the program is for a CPU, where XLA may do as it likes."""
 
-    Which device it is for is known when it is lowered: arrays on the CPU of a process with a GPU take the CPU's way.
-    """
-    barrier = lax.optimization_barrier
-    return lax.platform_dependent(values, cuda=barrier, rocm=barrier, default=lambda same: same)
+    def barrier() -> Tree:
+        return lax.optimization_barrier(values)
+
+    return device.by_device(cpu=lambda: values, gpu=barrier, other=barrier)

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
+from discover.gpu import device
 from discover.lab.models.gpu_barrier import gpu_barrier
 
 ROWS = 64  # summed at a time
@@ -38,7 +39,7 @@ def standardize(
         kernel: [height, width, in, out].
         epsilon: added to F times the variance.
         dtype: of the result; the kernel's own if None.
-        by_group: whether the groups of a batch may have a gradient each. On a GPU its sums are then made such that
+        by_group: whether the groups of a batch may have a gradient each. Off the CPU its sums are then made such that
             they fill it where output channels are next to each other in memory; they are the same to rounding.
     """
     result: Any = _standardize(kernel, jnp.dtype(dtype or kernel.dtype), epsilon, by_group)
@@ -68,7 +69,8 @@ def _backward(dtype: DTypeLike, epsilon: float, by_group: bool, kept: Any, gradi
     standard = scale * (kernel - jnp.mean(kernel, _inputs(kernel), keepdims=True))
     parts = [each.reshape(fan_in, -1) for each in (gradient, gradient * standard)]
     if by_group:
-        sums = lax.platform_dependent(parts, cuda=_sums_in_two_stages, rocm=_sums_in_two_stages, default=_sums)
+        two_stages = partial(_sums_in_two_stages, parts)
+        sums = device.by_device(cpu=partial(_sums, parts), gpu=two_stages, other=two_stages)
     else:
         sums = _sums(parts)
     one_each = (*(1 for _ in _inputs(kernel)), -1)

@@ -101,7 +101,7 @@ class Report:
 
 
 def hardware(environment: dict[str, Any]) -> str | None:
-    """The accelerators of an `environment.json`, or the processor where there are none; None where it does not say."""
+    """The devices of an `environment.json`: the processor where they are CPUs; None where it does not say."""
     devices = [str(device) for device in environment.get("devices") or []]
     if environment.get("backend") in (None, "cpu") or not devices:
         cpus = environment.get("cpus")

@@ -1,4 +1,4 @@
-"""The comparison's table as text: one function that the terminal, the page and the documentation share."""
+"""The comparison's table as text: one function that the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     labels: tuple[str, ...]
     best: int | None
-
-    def to_markdown(self) -> str:
-        """The table in Markdown, numbers aligned to the right."""
-        rule = ["---"] + ["---:"] * (len(self.headers) - 1)
-        lines = [self.headers, tuple(rule), *self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def comparison_table(rows: list[dict[str, Any]], target: float | None = None, *, compact: bool = False) -> Table:

@@ -188,10 +188,6 @@ def test_a_file_that_is_no_clustering_is_refused(tmp_path):
         (lambda: Clustering.from_assignments([0, 1], probs=[0.5, 0.6]), "sum to 1, got a sum of 1.1"),
         (lambda: Clustering.from_assignments([0, 1], probs=[1.0, 0.0]), "2 positive numbers"),
         (lambda: Clustering.random(10, 0), "num_clusters must be an integer of at least 1, got 0"),
-        (
-            lambda: Clustering("augmentations", 3, ("cutmix", "flip", "mixup"), (1 / 3,) * 3, None),
-            "must be flip, mixup, cutmix, got cutmix, flip, mixup",
-        ),
         (lambda: Clustering.classes([0, 5], ["a", "b"]), "labels must be below 2"),
         (lambda: Clustering.observed_labels([0, 5], LabelNoise(0.5, 2)), "labels must be below 2"),
         (lambda: Clustering.single(3).members(1), "cluster must lie in 0…0, got 1"),

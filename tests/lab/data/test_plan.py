@@ -304,10 +304,6 @@ def test_batches_cannot_be_written_to():
         batch.indices[0, 0] = 3
 
 
-def test_an_epoch_is_as_many_steps_as_draw_every_example():
-    assert make_plan([100, 1], 5, 10).steps_per_epoch == 3
-
-
 LABELS = np.array([0, 0, 1, 1])
 CLUSTERING = Clustering.classes(LABELS)
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +98,13 @@ def test_every_clustering_of_the_table_gives_clusters_of_the_training_split(by, 
     assert found.num_clusters == expected.get(by, 3)
     if CLUSTERINGS[by].by_worker:  # named after what is in the data, or after the worker: joined with those of others
         assert found.among([*found.names, "somebody else's"]).num_clusters == found.num_clusters + 1
+
+
+def test_clusters_that_augment_are_those_that_an_augmentation_knows(own, monkeypatch):
+    mine = replace(CLUSTERINGS["augmentations"], name="mine", factory="own_data:halves")
+    monkeypatch.setitem(CLUSTERINGS._entries, "mine", mine)
+    with pytest.raises(DataError, match="must be flip, mixup, cutmix, got 0, 1"):
+        cluster(load("own_data:line"), "mine")
 
 
 def test_the_tables_know_what_must_be_told():

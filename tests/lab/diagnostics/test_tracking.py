@@ -6,11 +6,11 @@ import numpy as np
 import optax
 import pytest
 
-import discover as optim
+import discover
 from discover.lab.diagnostics.tracking import between_cluster, find_buffers
 
 PROBS = np.array([0.5, 0.3, 0.2])
-CLUSTERS = optim.Clusters(PROBS)
+CLUSTERS = discover.Clusters(PROBS)
 PARAMS = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2)}
 
 
@@ -35,12 +35,12 @@ def trained(tx, rng, steps=5):
 
 
 OPTIMIZERS = {
-    "sgd": optim.sgd(0.1),
-    "momentum": optim.momentum(0.1),
-    "adam": optim.adam(0.1),
-    "discover": optim.discover(0.1, CLUSTERS, weight_decay=0.1),
-    "discover_igt": optim.discover_igt(0.1, CLUSTERS),
-    "chained": optax.chain(optim.scale_by_discover(CLUSTERS), optax.scale(-0.1)),
+    "sgd": discover.sgd(0.1),
+    "momentum": discover.momentum(0.1),
+    "adam": discover.adam(0.1),
+    "discover": discover.discover(0.1, CLUSTERS, weight_decay=0.1),
+    "discover_igt": discover.discover_igt(0.1, CLUSTERS),
+    "chained": optax.chain(discover.scale_by_discover(CLUSTERS), optax.scale(-0.1)),
 }
 
 
@@ -113,7 +113,7 @@ def test_buffers_that_know_the_clusters_leave_nothing_between():
     rng = np.random.default_rng(2)
     draw, _ = halves(rng)
     grads = draw()
-    tx = optim.scale_by_discover(CLUSTERS)
+    tx = discover.scale_by_discover(CLUSTERS)
     state = tx.init(PARAMS)
     mean = jax.tree.map(lambda g: jnp.einsum("n,n...->...", jnp.asarray(PROBS, jnp.float32), g[0]), grads)
     state = state._replace(buffers=jax.tree.map(lambda g: g[0], grads), mean=mean)

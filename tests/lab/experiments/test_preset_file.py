@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from discover.lab import records
 from discover.lab.cli import main
 from discover.lab.experiments.compare.comparison import make_comparison
 from discover.lab.experiments.config.config import Config
@@ -43,7 +44,7 @@ def test_the_example_compares_an_optimizer_a_model_a_clustering_and_a_preset_of_
     rows = {row["label"]: row for row in record["rows"]}
     assert {label: row["clustered"] for label, row in rows.items()} == {"mine:my_optimizer": True, "optax:adamw": False}
     assert all(row["test_accuracy"]["mean"] is not None for row in rows.values())
-    config = Config.from_json((folder / rows["mine:my_optimizer"]["run"] / "config.json").read_text())
+    config = Config.from_dict(records.read_json(folder / rows["mine:my_optimizer"]["run"] / "config.json"))
     assert config.optimizer.arguments == {"beta": 0.95}
     assert (config.model.name, config.model.arguments) == ("mine:my_model", {"hidden": 8})  # --set wins
     assert config.clusters.by == "mine:my_clusters"

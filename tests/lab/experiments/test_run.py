@@ -14,7 +14,7 @@ from tests.lab.experiments.running import CONFIG, DATA, Watcher, assert_same_run
 
 def test_a_run_leaves_its_config_environment_metrics_summary_and_checkpoints(finished_run):
     result, folder = finished_run
-    assert Config.from_json((folder / records.CONFIG).read_text()) == CONFIG
+    assert Config.from_dict(records.read_json(folder / records.CONFIG)) == CONFIG
     environment = records.read_json(folder / records.ENVIRONMENT)
     assert environment["command"] == "discover train"
     assert environment["backend"] == "cpu"

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import discover as optim
+import discover
 from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.run.build import build_data, build_network_for, build_plan
 from discover.lab.experiments.run.run import run
@@ -108,7 +108,7 @@ def probed(optimizer="momentum", **values):
     settings = config(optimizer, **{key.replace("__", "."): value for key, value in values.items()})
     dataset, network, params, images = digits()
     plan = build_plan(settings, dataset, 0)
-    tx = optim.momentum(0.1) if optimizer == "momentum" else optim.discover(0.1, optim.Clusters(plan.probs))
+    tx = discover.momentum(0.1) if optimizer == "momentum" else discover.discover(0.1, discover.Clusters(plan.probs))
     state = jax.tree.map(lambda a: jnp.asarray(a)[None], TrainState(params, tx.init(params)))
     members = Members({}, jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32))
     probe = VarianceProbe(settings, dataset, network, {0: plan}).bind([0], members, images)

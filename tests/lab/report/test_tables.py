@@ -44,9 +44,3 @@ def test_steps_to_the_target_say_how_many_seeds_got_there(values, cell):
     table = comparison_table([row("discover", 0.9, steps_to_target={"values": values})], target=0.9)
     assert table.headers[-1] == "steps to 90%"
     assert table.rows[0][-1] == cell
-
-
-def test_markdown_has_one_line_a_row():
-    text = comparison_table([row("momentum", 0.5), row("discover", 0.9)]).to_markdown()
-    assert text.splitlines()[0] == "| optimizer | test accuracy |"
-    assert len(text.splitlines()) == 4

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-import discover as optim
+import discover
 from discover.lab.models import build_network
 from discover.lab.training.evaluate import make_evaluate
 from discover.lab.training.programs import Members, ModelPrograms, Programs
@@ -26,11 +26,11 @@ def prepare(key, images, labels, cluster_id):
 
 
 def make_momentum(hyper):
-    return optim.momentum(hyper["learning_rate"], hyper["beta"])
+    return discover.momentum(hyper["learning_rate"], hyper["beta"])
 
 
 def make_discover(hyper):
-    return optim.discover(hyper["learning_rate"], optim.Clusters.uniform(2), beta=hyper["beta"], nu=0.7)
+    return discover.discover(hyper["learning_rate"], discover.Clusters.uniform(2), beta=hyper["beta"], nu=0.7)
 
 
 def draw(seed, count=1):
@@ -165,11 +165,11 @@ def test_evaluation_covers_every_example_whatever_the_batch_size(batch_size):
 
 def test_igt_is_evaluated_at_its_true_parameters():
     def make(hyper):
-        return optim.igt_momentum(hyper["learning_rate"], hyper["beta"])
+        return discover.igt_momentum(hyper["learning_rate"], hyper["beta"])
 
     made = programs(make, "map")
     state, _ = train(made, [1], [0.5])
-    true = optim.igt_eval_params(state.opt_state, state.params)
+    true = discover.igt_eval_params(state.opt_state, state.params)
     found = made.evaluate(state, IMAGES, jnp.asarray(LABELS))
     evaluate = make_evaluate(NETWORK.apply, lambda x: x, batch_size=7)
     at = [evaluate(jax.tree.map(lambda p: p[0], params), IMAGES, LABELS).loss for params in (true, state.params)]

@@ -147,11 +147,6 @@ class BatchPlan:
         """The number of examples in a batch, over all hosts: G·b."""
         return self.groups * self.group_size
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of steps after which as many examples were drawn as there are (rounded up)."""
-        return -(-len(self.labels) // self.batch_size)
-
     def __repr__(self) -> str:
         shape = f"{self.groups} groups of {self.group_size}, {self.composition!r}, seed={self.seed}"
         part = f", host {self.host[0]} of {self.host[1]}" if self.host[1] > 1 else ""

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from discover.lab.data.dataset import Dataset
-from discover.lab.data.entries import Made, find
+from discover.lab.data.entries import DescribedEntry, find
 from discover.lab.data.errors import DataError, check_choice
 from discover.registry import Table
 
 
 @dataclass(frozen=True)
-class Source(Made):
+class Source(DescribedEntry):
     """One source of the table.
 
     Attributes:

@@ -65,7 +65,7 @@ def adjusted(config: Config, batch: int, groups: int, clusters: int | None) -> C
     values |= {"data.source": "npz", "data.path": "random", "data.label_noise": 0.0, "data.validation": 0.0}
     if clusters is not None:
         values |= {"clusters.by": "random", "clusters.number": clusters}
-    elif config.clusters.by not in ("classes", "augmentations", "random"):
+    elif not config.clusters.entry.any_examples:
         values["clusters.by"] = "classes"
     return config.with_values(values)
 

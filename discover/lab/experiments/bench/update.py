@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from discover import take_step
+from discover.gpu import device
 from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import (
@@ -80,7 +81,7 @@ def _touched_bytes(config: Config, hyper: Any, params: Any, num_clusters: int, t
 
 def _seconds_in_a_loop(body: Callable[..., Any], held: Any, *others: Any, repeats: int) -> list[float]:
     """Seconds of one `held = body(i, held, *others)`, each from many in one program: a call has a price too."""
-    times = 10 if jax.default_backend() == "cpu" else 300  # on a GPU an update is over within a millisecond
+    times = 10 if device.is_cpu() else 300  # on a GPU an update is over within a millisecond
 
     def loop(held, *others):
         return jax.lax.fori_loop(0, times, lambda i, now: body(i, now, *others), held)
@@ -97,6 +98,6 @@ def _seconds_in_a_loop(body: Callable[..., Any], held: Any, *others: Any, repeat
 
 def copy_bandwidth() -> float:
     """Bytes read and written per second by a large copy on the device."""
-    source = jnp.zeros(2**28 if jax.default_backend() != "cpu" else 2**25, jnp.float32)
+    source = jnp.zeros(2**25 if device.is_cpu() else 2**28, jnp.float32)
     moved = 2 * source.nbytes
     return moved / min(_seconds_in_a_loop(lambda i, x: x + i, source, repeats=7))

@@ -118,8 +118,7 @@ def purity(config: Config) -> str:
     """`class-pure` or whatever the groups of a batch are; `shuffled` where they are not pure at all."""
     if config.batches.composition == "shuffled":
         return "shuffled"
-    words = {"classes": "class", "superclasses": "superclass", "augmentations": "augmentation"}
-    return f"{words.get(config.clusters.by, 'cluster')}-pure"
+    return f"{config.clusters.entry.singular}-pure"
 
 
 def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:

@@ -123,16 +123,13 @@ def _check_batches(batches: BatchConfig) -> None:
 
 
 def _check_clusters(config: Config) -> None:
-    from discover.lab.data import CLUSTERINGS
-
-    data, clusters = config.data, config.clusters
+    data, clusters, kind = config.data, config.clusters, config.clusters.entry
     at_least("clusters.number", clusters.number, 1)
-    kind = CLUSTERINGS.find(clusters.by)
     for name in kind.needs:
         if getattr(clusters, name, name) is None:
             raise ConfigError(f"clusters.by={clusters.by} needs clusters.{name}")
-    if clusters.by == "workers" and data.shared:
-        raise ConfigError("clusters.by=workers goes with data.shared=false: each worker's data is its cluster")
+    if kind.one_per_worker and data.shared:
+        raise ConfigError(f"clusters.by={clusters.by} goes with data.shared=false: each worker's data is its cluster")
     if kind.augments and data.mix != "none":
         raise ConfigError(f"clusters.by={clusters.by} decides the mixing itself, got data.mix={data.mix}")
     if kind.augments and config.batches.composition == "shuffled":

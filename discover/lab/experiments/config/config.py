@@ -35,8 +35,8 @@ __all__ = [
     "TrainingConfig",
 ]
 
-_SAME_AS_UNSET = {"weight_decay": 0.0, "l2": 0.0, "damping": 0.0, "rate": "proportional", "estimate_probs": False}
-"""What is off; older versions wrote most of them for every optimizer, whether it has such an argument or not."""
+_SAME_AS_UNSET = {"weight_decay": 0.0, "l2": 0.0, "rate": "proportional", "estimate_probs": False}
+"""What is off; older versions wrote it for every optimizer, whether it has such an argument or not."""
 
 
 @dataclass(frozen=True)
@@ -125,17 +125,6 @@ class Config:
     def from_dict(cls, tree: Mapping[str, Any]) -> Config:
         """Reads what :meth:`to_dict` wrote; missing keys take their defaults, unknown ones are refused."""
         return cls().with_values(flatten(tree))
-
-    @classmethod
-    def from_json(cls, text: str) -> Config:
-        """Reads what :meth:`to_json` wrote."""
-        try:
-            tree = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"not a JSON configuration: {error}") from None
-        if not isinstance(tree, dict):
-            raise ConfigError(f"a configuration is a JSON object, got {type(tree).__name__}")
-        return cls.from_dict(tree)
 
     def diff(self, other: Config) -> dict[str, tuple[Any, Any]]:
         """Returns ``{dotted key: (mine, theirs)}`` of the values that differ; None stands for unset."""

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from discover.registry import OPTIMIZERS, Optimizer
+
+if TYPE_CHECKING:
+    from discover.lab.data.clusterings import ClusteringKind
 
 Argument = float | int | bool | str
 """What an optimizer or a model can be told in a configuration."""
@@ -72,6 +75,13 @@ class ClustersConfig:
     column: str | None = None
     path: str | None = None
     seed: int = 0
+
+    @property
+    def entry(self) -> ClusteringKind:
+        """What the table says about it."""
+        from discover.lab.data import CLUSTERINGS
+
+        return CLUSTERINGS.find(self.by)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from numpy.typing import NDArray
 
-import discover as optim
+import discover
 from discover.lab.data import Augmentation, BatchPlan, Clustering, Dataset, LabelNoise
 from discover.lab.diagnostics.gradients import GradientRows, last_layer, project_rows
 from discover.lab.diagnostics.variance import Estimate, estimate, gram_matrix
@@ -79,7 +79,8 @@ class GradientSample:
             self.noise = LabelNoise(config.data.label_noise, self.dataset.num_classes, options.seed)
             self.labels = self.noise.observe(self.labels, np.arange(self.size), np.zeros(self.size, np.int64))
         self.classes = "classes" if self.noise is None else "observed classes"
-        self.given_for = self.classes if config.clusters.by == "classes" else None  # whose ids `batches.given` are
+        same = config.clusters.by == self.config.clusters.by
+        self.given_for = self.classes if same else None  # whose ids `batches.given` are
         self.chosen = np.sort(self.rng.permutation(self.size)[: min(options.sample, self.size)])
         self._prepare, self.scale = build_prepare(self.config, dataset)
         network, number = self.network, self.dataset.num_classes
@@ -129,7 +130,7 @@ class GradientSample:
             seed=options.seed,
             noise=self.noise,
         )
-        tx = optim.momentum(options.warmup_learning_rate, 0.9)
+        tx = discover.momentum(options.warmup_learning_rate, 0.9)
         step = make_step(self.network.apply, self._prepare, merge_groups=True)
         key = step_key(options.seed)
 

@@ -24,7 +24,7 @@ from discover.lab.experiments.run.build import build_clustering, build_data
 
 __all__ = ["Validation", "rank_correlation", "validate"]
 
-_COLUMN = "kmeans of the validation"
+_COLUMN = "clusters of the validation"
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class _Look:
         if by not in self.clusterings:
             self.clusterings[by] = build_clustering(setting, self.dataset, self.work.noise)
         clustering = self.clusterings[by]
-        if by == "kmeans":  # found once, not again for every training
+        if setting.clusters.entry.costly:  # found once, not again for every training
             columns = {**race.dataset.train.columns, _COLUMN: clustering.assignments}
             race.dataset = replace(race.dataset, train=replace(race.dataset.train, columns=columns))
             setting = setting.with_values({"clusters.by": "column", "clusters.column": _COLUMN})

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from discover.lab.data import CLUSTERINGS
 from discover.lab.experiments.compare.comparison import foreign_keys
 from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import COMPARED
@@ -111,7 +112,7 @@ def _results_c(make: Maker) -> list[Panel]:
     rows = []
     for clusters in ("classes", "augmentations", "random", "kmeans"):
         for optimizer in ("momentum", "discover"):
-            changes = {} if clusters in ("classes", "augmentations") else {"clusters.number": 10}
+            changes = {"clusters.number": 10} if "num_clusters" in CLUSTERINGS[clusters].arguments else {}
             options: dict[str, Any] = {"changes": changes, "facets": {"clusters": clusters}, "lowest_rate": False}
             rows.append(make.row(optimizer, clusters, clusters=clusters, **options))
     shuffled = {"batches.composition": "shuffled"}

@@ -57,7 +57,7 @@ class Pool:
         return self._datasets[key]
 
     def _train(self, config: Config, path: Path, checkpoints: bool) -> None:
-        config = self._with_kmeans_file(config)
+        config = self._with_clusters_file(config)
         options: dict[str, Any] = {"command": self.command, "programs": self.programs, "dataset": self.dataset(config)}
         try:
             # Without checkpoints there is nothing to go on from, and what is left may remember the data elsewhere.
@@ -67,13 +67,13 @@ class Pool:
             records.write_json(path / records.SUMMARY, {**summary, "status": "failed", "diverged": True})
         shutil.rmtree(path / records.CHECKPOINTS, ignore_errors=True)
 
-    def _with_kmeans_file(self, config: Config) -> Config:
-        """K-means over all pixels takes longer than some units: it is done once, and read from a file."""
-        if config.clusters.by != "kmeans":
-            return config
+    def _with_clusters_file(self, config: Config) -> Config:
+        """Clusters that take longer to find than some units to train are found once, and read from a file."""
         clusters = config.clusters
+        if not clusters.entry.costly:
+            return config
         name = _digest([dataclasses.asdict(clusters), config.data.source, config.data.validation])
-        path = self.out / "clusters" / f"kmeans-{name}.npz"
+        path = self.out / "clusters" / f"{clusters.by}-{name}.npz"
         with claim(path.with_suffix(".lock"), wait=True, check=self.limit.check):
             if not path.exists():
                 build_clustering(config, self.dataset(config)).save(path.with_suffix(".part.npz")).replace(path)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-import discover as optim
+import discover
 from discover.gpu import device
 from discover.lab.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
 from discover.lab.experiments.config.check import check_length, check_optimizer
@@ -119,7 +119,7 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
     if kind == "auto":
         grouped = config.optimizer.entry.clustered and config.batches.groups > 1
         kind = "matmul" if device.is_cpu() else "grouped" if grouped else "lax"
-    convolutions = {"lax": None, "grouped": optim.grouped_conv_general_dilated, "matmul": conv_as_matmul}
+    convolutions = {"lax": None, "grouped": discover.grouped_conv_general_dilated, "matmul": conv_as_matmul}
     try:
         return build_network(
             model.name,
@@ -193,7 +193,7 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper
     if settings.decay == "kernels":
         options["mask"] = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
     if entry.clustered:
-        options["clusters"] = optim.Clusters(probs)
+        options["clusters"] = discover.Clusters(probs)
     name = config.training.schedule
 
     def make(hyper: Hyper) -> Any:
@@ -214,7 +214,7 @@ def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformat
         return tx.update(grad, tx.init(param), param, cluster_ids=ids, group_sizes=ids)[0]
 
     takes_groups = jax.eval_shape(update, param, grad, ids).shape == param.shape
-    return tx if takes_groups else optax.chain(optim.mean_over_groups(), tx)
+    return tx if takes_groups else optax.chain(discover.mean_over_groups(), tx)
 
 
 def member_mode(config: Config) -> str:
@@ -244,7 +244,7 @@ def program_key(config: Config, names: Sequence[str], probs: Sequence[float]) ->
     loop |= {"checkpoint_every": 0, "keep": 1, "together": None, "on_nonfinite": "stop", "track_variance": 0}
     drawn: dict[str, Any] = {"data.label_noise": 0.0, "batches.composition": "random", "batches.given": ()}
     same = same.with_values({**{f"training.{key}": value for key, value in loop.items()}, **drawn})
-    by = "augmentations" if config.clusters.by == "augmentations" else "classes"
-    same = replace(same, clusters=ClustersConfig(by=by))
+    clusters = config.clusters
+    same = replace(same, clusters=ClustersConfig(by=clusters.by) if clusters.entry.augments else ClustersConfig())
     own = repr(tuple(probs)) if config.optimizer.entry.clustered else ""
     return f"{','.join(names)} {own} {same.to_json()}"

@@ -18,7 +18,7 @@ def build_prepare(config: Config, dataset: Dataset) -> tuple[Prepare, Callable[[
         DataError: the configuration crops, flips or mixes examples that are no images.
     """
     data = config.data
-    mix = "cluster" if config.clusters.by == "augmentations" else data.mix
+    mix = "cluster" if config.clusters.entry.augments else data.mix
     if len(dataset.example_shape) != 3 and (
         data.padding or data.crop_size or data.flip or mix in ("cutmix", "cluster")
     ):

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from discover.lab import records
-from discover.lab.data import BatchPlan, Dataset, Split
+from discover.lab.data import CLUSTERINGS, BatchPlan, Dataset, Split
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.folder import LOCK
 from discover.lab.experiments.run.build import build_clustering, build_data, build_plan
@@ -30,7 +30,6 @@ from discover.lab.training.hosts.processes import Processes
 from discover.lab.training.loop import Feed
 from discover.lab.training.step import StepBatch
 
-_OWN_CLUSTERS = ("classes", "superclasses", "column", "workers")
 _OWN_PATHS = ("data.path", "clusters.path")
 
 
@@ -85,7 +84,7 @@ class Team:
         if self.own_data:
             for wrong, why in (
                 (config.batches.composition != "given", "batches.composition=given, which says who draws what"),
-                (config.clusters.by not in _OWN_CLUSTERS, f"clusters.by one of {', '.join(_OWN_CLUSTERS)}"),
+                (not config.clusters.entry.by_worker, f"clusters.by one of {', '.join(_found_by_each())}"),
                 (config.training.steps is None, "training.steps: nobody sees all examples, to count epochs of them"),
                 (config.data.label_noise > 0, "data.label_noise=0: nobody sees all labels, to replace some"),
             ):
@@ -135,9 +134,8 @@ class Team:
         """This process's part of the batches of each seed."""
         names = None
         if self.own_data:
-            names = self._all_names(
-                build_clustering(config, dataset).names, as_they_come=config.clusters.by == "workers"
-            )
+            own = build_clustering(config, dataset).names
+            names = self._all_names(own, as_they_come=config.clusters.entry.one_per_worker)
         whole = {seed: build_plan(config, dataset, seed, names) for seed in seeds}
         if self.processes.count == 1:
             return whole
@@ -244,6 +242,11 @@ class SharedDirectory(RunDirectory):
 
     def accepts(self, note: dict[str, Any]) -> str | None:
         return self._processes.agree(lambda: super(SharedDirectory, self).accepts(note))
+
+
+def _found_by_each() -> list[str]:
+    """The clusterings of the table that workers find each in its own data."""
+    return [name for name, kind in CLUSTERINGS.items() if kind.by_worker]
 
 
 def _brief(value: Any) -> str:
