@@ -218,12 +218,13 @@ def test_other_ways_to_lose_a_worker_are_named_too(fault, who, says, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_worker_stops_all_after_the_same_step_and_they_resume(tmp_path, alone):
-    ended = launch(2, job(CONFIG, tmp_path / "run", fault="term:1:10"))
+def test_a_signal_to_one_worker_stops_all_after_the_same_step_and_they_resume(tmp_path):
+    longer = CONFIG.override(["training.steps=40"])  # a stop is announced three dispatches ahead
+    ended = launch(2, job(longer, tmp_path / "run", fault="term:1:10"))
     assert [worker.code for worker in ended] == [143, 143], [worker.output[-2000:] for worker in ended]
     assert len({worker.output.strip().splitlines()[-1] for worker in ended}) == 1
-    assert_all_finished(launch(2, job(CONFIG, tmp_path / "run", resume=True)))
-    assert_same_run(tmp_path / "run", alone)
+    assert_all_finished(launch(2, job(longer, tmp_path / "run", resume=True)))
+    assert_same_run(tmp_path / "run", run(longer, tmp_path / "alone"))
 
 
 @pytest.mark.slow
