@@ -19,7 +19,7 @@ def run_main(name, monkeypatch, **constants):
     return names["main"]()
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", [LOOPS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in LOOPS[1:])])
 def test_three_lines_turn_an_optax_loop_into_a_discover_loop(name):
     """The lines below each `# was:` are put back, and the script must be a running optax loop without Discover."""
     source = (EXAMPLES / f"{name}.py").read_text()

@@ -256,6 +256,7 @@ def test_the_mean_is_that_of_the_buffers_as_stored_in_a_compiled_update_too(dtyp
     np.testing.assert_allclose(state.mean, stored, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_printed_mean_walks_away_with_the_steps_where_ours_stays_at_rounding():
     """At fixed parameters, 8 groups of 10 clusters: the printed drift grows like a random walk, sqrt(steps)."""
     num_clusters, shape = 10, (64,)

@@ -124,6 +124,7 @@ def test_on_a_gpu_small_parameters_take_the_kernel_together_and_the_same_step(mo
     assert sorted(shapes) == expected
 
 
+@pytest.mark.slow
 def test_joined_parameters_of_several_networks_are_updated_side_by_side(gpu):
     rng = np.random.default_rng(0)
     params, grads = random_tree(rng, 2), random_tree(rng, 2, 4)

@@ -122,7 +122,7 @@ def test_it_composes_with_clipping_decay_schedules_and_averages():
         optax.scale_by_learning_rate(optax.cosine_decay_schedule(0.1, 100)),
         optax.ema(0.9),
     )
-    path, _ = problem.train(tx, problem.start(), batches())
+    path, _ = problem.train(tx, problem.start(), batches(6))
     first = optax.chain(discover.scale_by_discover(CLUSTERS, beta=0.9, nu=0.9))
     rest = optax.chain(
         optax.clip_by_global_norm(1e-3),
@@ -133,8 +133,8 @@ def test_it_composes_with_clipping_decay_schedules_and_averages():
     )
     params = problem.start()
     state, other = first.init(params), rest.init(params)
-    x, y, ids, _ = problem.stack(batches())
-    for t in range(20):
+    x, y, ids, _ = problem.stack(batches(6))
+    for t in range(6):
         _, grads = discover.group_value_and_grad(problem.loss)(params, (x[t], y[t]))
         direction, state = first.update(grads, state, params, cluster_ids=ids[t])
         updates, other = rest.update(direction, other, params)
@@ -144,10 +144,10 @@ def test_it_composes_with_clipping_decay_schedules_and_averages():
 
 def test_a_schedule_sets_the_learning_rate_of_each_step():
     halves = optax.exponential_decay(0.4, 1, 0.5)
-    with_schedule, _ = problem.train(discover.discover(halves, CLUSTERS), problem.start(), batches())
+    with_schedule, _ = problem.train(discover.discover(halves, CLUSTERS), problem.start(), batches(6))
     params, state = problem.start(), None
-    x, y, ids, _ = problem.stack(batches())
-    for t in range(20):
+    x, y, ids, _ = problem.stack(batches(6))
+    for t in range(6):
         tx = discover.discover(0.4 * 0.5**t, CLUSTERS)
         inner = tx.init(params)
         state = inner if state is None else inner._replace(direction=state.direction)

@@ -126,6 +126,7 @@ def test_an_empty_batch_moves_nothing_and_no_penalty_touches_nothing(gpu, bad):
     assert jnp.all(jnp.isfinite(after.direction.buffers))
 
 
+@pytest.mark.slow
 def test_traced_hyperparameters_and_learnt_probabilities_move_the_same(gpu):
     rng = np.random.default_rng(0)
     params, grads = random_tree(rng), random_tree(rng, 4)
@@ -172,6 +173,7 @@ def test_a_step_without_cluster_ids_says_what_is_missing(gpu):
         take_step(tx, jnp.ones((4, 2)), tx.init(jnp.ones(2)), jnp.ones(2))
 
 
+@pytest.mark.slow
 def test_several_networks_are_moved_side_by_side(gpu):
     rng = np.random.default_rng(0)
     params, grads = random_tree(rng, 2), random_tree(rng, 2, 4)

@@ -73,6 +73,7 @@ def test_estimates_are_the_formulas_of_the_paper(name):
     np.testing.assert_allclose(found.drawn, PROBS @ np.sum(left**2, axis=1) / 2, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_estimate_for_batches_as_drawn_has_no_bias_from_the_noise_of_the_measurement():
     rng = np.random.default_rng(1)
     state = trained(OPTIMIZERS["discover"], rng)

@@ -90,6 +90,7 @@ def test_gradients_may_travel_averaged_by_cluster_and_in_half_precision(programs
     assert got != want
 
 
+@pytest.mark.slow
 def test_a_run_moves_from_one_device_to_four_to_two_and_back(tmp_path, programs):
     config = CONFIG.override(["optimizer.name=discover", "training.steps=14"])
     unbroken = run(config, None, programs=programs)

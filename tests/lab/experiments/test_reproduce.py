@@ -235,6 +235,7 @@ def test_a_learning_rate_that_diverges_is_not_chosen_and_not_tried_again(tmp_pat
     assert write_panel(tmp_path / "results-e" / "nu-beta")
 
 
+@pytest.mark.slow
 def test_printed_and_ours_are_one_algorithm_with_one_group_and_drift_apart_with_eight(tmp_path):
     result = tiny("results-f", seeds=[0])
     eight, one = result.panels

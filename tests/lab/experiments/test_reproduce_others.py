@@ -15,6 +15,7 @@ from discover.lab.report.validation import write_validation_figure
 from discover.lab.report.variance import write_variance_figure
 
 
+@pytest.mark.slow
 def test_variance_is_reproduced_and_what_is_trained_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce_variance, "OPTIMIZERS", ("momentum",))
     monkeypatch.setattr(reproduce_variance, "SETTINGS", {"clean": 0.0})

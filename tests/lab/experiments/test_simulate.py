@@ -143,6 +143,7 @@ def steady_states(name, groups, size):
     return dict(zip(CASES, np.asarray(error)[:, 500:].mean(axis=1)))
 
 
+@pytest.mark.slow
 def test_steady_state_does_not_move_with_the_between_cluster_variance_and_sgd_does():
     ours = steady_states("discover", 8, 1)
     assert ours["far"] / ours["near"] == pytest.approx(1.0, abs=0.1)
