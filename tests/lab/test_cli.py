@@ -232,6 +232,7 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_in_training_is_one_line(tiny_disk):
     arguments = command("compare", "digits", "--out", tiny_disk / "out", *SMALL)
     done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT)

@@ -66,11 +66,8 @@ def assert_same_result(got, want):
 @pytest.mark.parametrize(
     "settings",
     [
-        ["optimizer.name=discover_igt", "optimizer.clip_norm=0.5"],
-        pytest.param(
-            ["optimizer.name=momentum", "optimizer.clip_norm=0.5", "optimizer.weight_decay=0.01"],
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(["optimizer.name=discover_igt", "optimizer.clip_norm=0.5"], marks=pytest.mark.slow),
+        ["optimizer.name=momentum", "optimizer.clip_norm=0.5", "optimizer.weight_decay=0.01"],
         pytest.param(GIVEN, marks=pytest.mark.slow),  # two groups of one cluster on each device: averaged there
     ],
 )

@@ -15,6 +15,8 @@ from discover.lab.experiments.run.track_variance import VarianceProbe
 from discover.lab.training.programs import Members
 from discover.lab.training.step import TrainState
 
+pytestmark = pytest.mark.slow  # tests/lab/diagnostics/test_tracking.py has what is measured, in short
+
 
 def config(optimizer, **values):
     settings = {
