@@ -15,6 +15,7 @@ It reads the buffers of all N clusters, which the rule never does, and takes N²
 with many clusters, let a few take part at each step, in turn.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,10 +23,28 @@ import jax.numpy as jnp
 
 from discover.checks import check_at_least
 from discover.context import NO_CONTEXT, GroupTransformation, Scalar
+from discover.gpu import damping_kernel, device
 from discover.rule import known_clusters
 
 
-def damp(direction: Any, mean: Any, buffers: Any, probs: jax.Array, strength: Scalar) -> Any:
+class Product(NamedTuple):
+    """What (D1) needs to know of a parameter, before the probabilities come in."""
+
+    gram: jax.Array  # [k, k], (g_n − ḡ)·(g_m − ḡ)
+    along: jax.Array  # [k], (g_n − ḡ)·d
+    mean: jax.Array  # [], ḡ·ḡ
+
+
+def damp(
+    direction: Any,
+    mean: Any,
+    buffers: Any,
+    probs: jax.Array,
+    strength: Scalar,
+    rows: jax.Array | None = None,
+    *,
+    in_slices: bool = False,
+) -> Any:
     """(D1) for a tree of parameters, each with a U of its own.
 
     Nothing changes, exactly, where κ is infinite or all buffers are ḡ. Those that differ from ḡ by rounding count as
@@ -35,30 +54,42 @@ def damp(direction: Any, mean: Any, buffers: Any, probs: jax.Array, strength: Sc
       direction: d, leaves like the parameters.
       mean: ḡ, the same.
       buffers: g_n, leaves [N, ...].
-      probs: p_n, [N].
+      probs: p_n of the k clusters that take part, [k].
       strength: κ, at least 0.
+      rows: which clusters those are, int [k]; None: all.
+      in_slices: the parameters are cut over several devices.
     """
     leaves, tree = jax.tree.flatten(direction)
-    centred = [_centred(g, m, probs) for g, m in zip(jax.tree.leaves(buffers), jax.tree.leaves(mean), strict=True)]
-    if not leaves:
+    parameters = list(zip(leaves, jax.tree.leaves(mean), jax.tree.leaves(buffers), strict=True))
+    if not parameters:
         return direction
-    # One small system for each parameter; they are solved together.
-    dtype = jnp.result_type(*centred)
-    gram = jnp.stack([_over_numbers(u, u).astype(dtype) for u in centred])
-    along = jnp.stack([_over_numbers(u, d.astype(u.dtype)[None])[:, 0].astype(dtype) for u, d in zip(centred, leaves)])
-    noise = jnp.stack([_rounding(m).astype(dtype) for m in jax.tree.leaves(mean)])
-    weights = _solved(gram, along, noise, jnp.asarray(strength, dtype))
+    ids = jnp.arange(probs.shape[0], dtype=jnp.int32) if rows is None else rows.astype(jnp.int32)
 
-    def without(d, u, x):
-        return (d - jnp.tensordot(x.astype(u.dtype), u, 1, precision=jax.lax.Precision.HIGHEST)).astype(d.dtype)
+    def plain() -> list[jax.Array]:
+        centred = [_centred(m, g if rows is None else g[ids]) for _, m, g in parameters]
+        products = [_product(d, m, u) for (d, m, _), u in zip(parameters, centred)]
+        weights = _weights(products, probs, strength, _solved)
+        return [_without(d, u, c) for (d, _, _), u, c in zip(parameters, centred, weights)]
 
-    return tree.unflatten([without(d, u, x) for d, u, x in zip(leaves, centred, weights)])
+    def in_kernels() -> list[jax.Array]:
+        flat = [damping_kernel.Flat(d.reshape(-1), m.reshape(-1), g.reshape(-1, m.size)) for d, m, g in parameters]
+        products = [Product(*each) for each in damping_kernel.products(ids, flat)]
+        weights = _weights(products, probs, strength, damping_kernel.solve)
+        return [new.reshape(d.shape) for d, new in zip(leaves, damping_kernel.subtract(ids, weights, flat))]
+
+    has_kernel = len(ids) <= damping_kernel.MAX_CLUSTERS and not in_slices
+    has_kernel &= all(d.dtype == m.dtype == jnp.float32 and d.size for d, m, _ in parameters)
+    return tree.unflatten(device.by_device(cpu=plain, gpu=in_kernels if has_kernel else plain, other=plain))
 
 
-def _centred(buffers: jax.Array, mean: jax.Array, probs: jax.Array) -> jax.Array:
-    """U, [N, ...]."""
-    column = jnp.sqrt(probs).astype(mean.dtype).reshape(-1, *(1,) * mean.ndim)
-    return column * (buffers.astype(mean.dtype) - mean[None])
+def _centred(mean: jax.Array, buffers: jax.Array) -> jax.Array:
+    """g_n − ḡ, [k, ...]."""
+    return buffers.astype(mean.dtype) - mean[None]
+
+
+def _product(direction: jax.Array, mean: jax.Array, centred: jax.Array) -> Product:
+    along = _over_numbers(centred, direction.astype(centred.dtype)[None])[:, 0]
+    return Product(_over_numbers(centred, centred), along, jnp.sum(jnp.square(mean)))
 
 
 def _over_numbers(left: jax.Array, right: jax.Array) -> jax.Array:
@@ -67,23 +98,39 @@ def _over_numbers(left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.tensordot(left, right, (axes, axes), precision=jax.lax.Precision.HIGHEST)
 
 
-def _rounding(mean: jax.Array) -> jax.Array:
-    """The square of how far rounding takes buffers from ḡ that would be equal to it."""
-    return jnp.sum(jnp.square(mean * (16 * jnp.finfo(mean.dtype).eps)))
+def _without(direction: jax.Array, centred: jax.Array, weights: jax.Array) -> jax.Array:
+    """d − Σ_n c_n (g_n − ḡ)."""
+    removed = jnp.tensordot(weights.astype(centred.dtype), centred, 1, precision=jax.lax.Precision.HIGHEST)
+    return (direction - removed).astype(direction.dtype)
 
 
-def _solved(gram: jax.Array, along: jax.Array, noise: jax.Array, strength: jax.Array) -> jax.Array:
-    """(λI + UUᵀ)⁻¹Ud for each parameter, [L, N], from UUᵀ [L, N, N] and Ud [L, N]; 0 where U is 0.
+def _weights(
+    products: Sequence[Product],
+    probs: jax.Array,
+    strength: Scalar,
+    solve: Callable[[jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
+    """c_n = √p_n·[(λI + UUᵀ)⁻¹Ud]_n of each parameter, [L, k]; 0 where U is 0. The systems are solved together.
 
     As (I + UUᵀ/λ)⁻¹Ud/λ, so that an infinite λ is a zero. λ is at least what rounding makes of UUᵀ.
     """
-    size, eps = gram.shape[-1], jnp.finfo(gram.dtype).eps
+    dtype = jnp.result_type(*(product.gram for product in products))
+    gram, along, mean = (jnp.stack([jnp.asarray(part, dtype) for part in parts]) for parts in zip(*products))
+    root, size, eps = jnp.sqrt(probs).astype(dtype), gram.shape[-1], jnp.finfo(dtype).eps
+    gram, along = gram * (root[:, None] * root[None])[None], along * root[None]
+    noise = mean * (16 * eps) ** 2  # the square of how far rounding takes buffers from ḡ that would be equal to it
     trace = jnp.trace(gram, axis1=1, axis2=2)
-    ridge = jnp.maximum(jnp.maximum(strength / size, 16 * eps) * jnp.where(trace > 0, trace, 1), noise)
+    least = jnp.maximum(jnp.asarray(strength, dtype) / size, 16 * eps)
+    ridge = jnp.maximum(least * jnp.where(trace > 0, trace, 1), noise)
     inverse = jnp.where(trace > 0, 1 / ridge, 0)
-    system = jnp.eye(size, dtype=gram.dtype)[None] + gram * inverse[:, None, None]
-    factor = jnp.linalg.cholesky(system)
-    return jax.scipy.linalg.cho_solve((factor, True), (along * inverse[:, None])[..., None])[..., 0]
+    system = jnp.eye(size, dtype=dtype)[None] + gram * inverse[:, None, None]
+    return solve(system, along * inverse[:, None]) * root[None]
+
+
+def _solved(systems: jax.Array, right: jax.Array) -> jax.Array:
+    """A⁻¹b for A [L, k, k] and b [L, k]."""
+    factor = jnp.linalg.cholesky(systems)
+    return jax.scipy.linalg.cho_solve((factor, True), right[..., None])[..., 0]
 
 
 class DampedState(NamedTuple):
@@ -125,13 +172,22 @@ def damped(
         direction, after = rule.update(updates, state.rule, params, context=context, **extra)
         seen = after.examples_seen
         p = jnp.asarray(probs, jnp.result_type(float)) if seen is None else seen / jnp.maximum(jnp.sum(seen), 1)
+        in_slices = context.slices is not None and context.slices.mesh.size > 1
         if taking_part == total:
-            return damp(direction, after.mean, after.buffers, p, strength), DampedState(after, state.next)
+            direction = damp(direction, after.mean, after.buffers, p, strength, in_slices=in_slices)
+            return direction, DampedState(after, state.next)
         rows = (state.next + jnp.arange(taking_part)) % total
-        some = jax.tree.map(lambda g: g[rows], after.buffers)
         # Each stands for N/k of them, so that UUᵀ is as large as that of all.
         share = taking_part / total
-        direction = damp(direction, after.mean, some, p[rows] / share, share * jnp.asarray(strength))
+        direction = damp(
+            direction,
+            after.mean,
+            after.buffers,
+            p[rows] / share,
+            share * jnp.asarray(strength),
+            rows,
+            in_slices=in_slices,
+        )
         counts = known_clusters(jnp.asarray(extra["cluster_ids"]), total)
         if extra.get("group_sizes") is not None:
             counts &= jnp.asarray(extra["group_sizes"]) > 0

@@ -5,7 +5,7 @@ import functools
 import jax
 import pytest
 
-from discover.gpu import device, split_kernel, update_kernel
+from discover.gpu import damping_kernel, device, split_kernel, update_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,9 @@ def gpu(monkeypatch):
         monkeypatch.setattr(device, "by_device", lambda *, cpu, gpu, other: gpu())
         monkeypatch.setattr(update_kernel, "update_in_kernels", counted)
         monkeypatch.setattr(split_kernel, "split", functools.partial(cut, block=8, interpret=True))
+        for name in ("products", "solve", "subtract"):
+            interpreted = functools.partial(getattr(damping_kernel, name), interpret=True)
+            monkeypatch.setattr(damping_kernel, name, interpreted)
         return shapes
 
     return on

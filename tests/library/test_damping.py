@@ -8,7 +8,8 @@ import pytest
 
 import discover
 from discover.damping import damp
-from tests.library import problem
+from discover.gpu import damping_kernel
+from tests.library import on_gpu, problem
 from tests.reference import muon_reference
 
 PROBS = (0.5, 0.3, 0.2)
@@ -156,3 +157,41 @@ def test_a_strength_below_zero_is_refused(name):
 def test_a_number_of_clusters_that_there_are_not_is_refused():
     with pytest.raises(ValueError, match=r"^damping_clusters must be a whole number in 1 to 3, the clusters, got 4$"):
         discover.discover_muon(0.1, CLUSTERS, damping=0.1, damping_clusters=4)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("taking_part", [None, 3])
+@pytest.mark.parametrize("buffer_dtype", [jnp.float32, jnp.bfloat16])
+def test_the_kernels_for_a_gpu_and_the_plain_lines_are_the_same(gpu, monkeypatch, taking_part, buffer_dtype):
+    monkeypatch.setattr(damping_kernel, "BLOCK", 4)
+    monkeypatch.setattr(damping_kernel, "LONG_BLOCK", 8)
+    monkeypatch.setattr(damping_kernel, "SHARE", 16)
+    monkeypatch.setattr(damping_kernel, "MOST_TOGETHER", 2)
+    shapes = {"w": (5, 9), "b": (3,), "s": (), "v": (17,)}
+    rng = np.random.default_rng(1)
+    params = {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
+    buffers = {name: jnp.asarray(rng.normal(size=(5, *p.shape)), buffer_dtype) for name, p in params.items()}
+    probs = jnp.asarray([0.1, 0.3, 0.2, 0.15, 0.25], jnp.float32)
+    mean = jax.tree.map(lambda g: jnp.tensordot(probs, g.astype(jnp.float32), 1), buffers)
+    rows = None if taking_part is None else (4 + jnp.arange(taking_part)) % 5
+
+    def step(direction, mean, buffers):
+        return damp(direction, mean, buffers, probs if rows is None else probs[rows], 0.1, rows)
+
+    plain = on_gpu.compiled(step, params, mean, buffers)
+    gpu()
+    found = on_gpu.compiled(step, params, mean, buffers)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, plain)
+
+
+def test_the_kernels_for_a_gpu_lower_for_cuda():
+    flat = damping_kernel.Flat(jnp.ones(5000, jnp.float32), jnp.ones(5000, jnp.float32), jnp.ones((10, 5000), jnp.float32))
+    rows = jnp.arange(10, dtype=jnp.int32)
+
+    def step(one):
+        (gram, along, _), _ = damping_kernel.products(rows, [one, one])
+        weights = damping_kernel.solve(gram[None], along[None])
+        return damping_kernel.subtract(rows, jnp.concatenate([weights, weights]), [one, one])
+
+    text = on_gpu.lowered_for_cuda(jax.jit(step), flat)
+    assert all(f"discover_damping_{name}" in text for name in ("products", "solve", "subtract"))

@@ -107,7 +107,8 @@ def _show(result: dict[str, Any]) -> None:
         return made
 
     title = f"{result['preset']}: {result['model']}, {result['parameters']:,} parameters, batch {result['batch']}"
-    steps = table(title, "optimizer", "G", "N", "steps/s", "of momentum", "state MB", "peak MB", "TFLOP/s", "compile s")
+    columns = ("steps/s", "of momentum", "of its baseline", "state MB", "peak MB", "TFLOP/s", "compile s")
+    steps = table(title, "optimizer", "G", "N", *columns)
     for row in result["rows"]:
         steps.add_row(
             row["optimizer"],
@@ -115,6 +116,7 @@ def _show(result: dict[str, Any]) -> None:
             str(row["clusters"]),
             f"{row['steps_per_second']:.4g}",
             f"{row['ratio']:.3f} ({row['ratio_lowest']:.3f}-{row['ratio_highest']:.3f})",
+            "" if row["baseline"] is None else f"{row['baseline_ratio']:.3f} ({row['baseline']})",
             f"{row['state_bytes'] / 1e6:,.1f}",
             "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.1f}",
             f"{row['operations_per_second'] / 1e12:.3g}",

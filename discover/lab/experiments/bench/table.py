@@ -101,7 +101,8 @@ def bench(
 
     measured = _take_turns(candidates, repeats, calls, steps, say)
     flops = operations_per_step(base, dataset, batch)
-    rows = [_row(candidate, candidates[0], flops) for candidate in candidates]
+    plain_ones = {candidate.optimizer: candidate for candidate in candidates[: len(plain)]}
+    rows = [_row(candidate, candidates[0], _own_baseline(candidate, plain_ones), flops) for candidate in candidates]
     candidates.clear()  # what follows needs their memory
     for row in rows:
         setting = f"{row['optimizer']}, {row['groups']} groups"
@@ -163,8 +164,20 @@ def _calls_in(seconds: float, run: Callable[[], None]) -> int:
     return max(1, round(seconds / (time.perf_counter() - began)))
 
 
-def _row(candidate: Candidate, baseline: Candidate, flops: float) -> dict[str, Any]:
-    ratios = [ours / own for own, ours in zip(candidate.seconds, baseline.seconds)]
+def _own_baseline(candidate: Candidate, plain: dict[str, Candidate]) -> Candidate | None:
+    """The plain optimizer that this one is compared with, where it was timed and is not what all are compared with."""
+    if candidate.optimizer == HAND_WRITTEN:
+        return None
+    name = OPTIMIZERS.find(candidate.optimizer).baseline
+    return None if name is None or name == REFERENCE else plain.get(name)
+
+
+def _ratios(candidate: Candidate, baseline: Candidate) -> list[float]:
+    return [its / own for own, its in zip(candidate.seconds, baseline.seconds)]
+
+
+def _row(candidate: Candidate, reference: Candidate, baseline: Candidate | None, flops: float) -> dict[str, Any]:
+    ratios = _ratios(candidate, reference)
     typical = median(candidate.seconds)
     return {
         "optimizer": candidate.optimizer,
@@ -177,6 +190,8 @@ def _row(candidate: Candidate, baseline: Candidate, flops: float) -> dict[str, A
         "ratio": median(ratios),
         "ratio_lowest": min(ratios),
         "ratio_highest": max(ratios),
+        "baseline": None if baseline is None else baseline.optimizer,
+        "baseline_ratio": None if baseline is None else median(_ratios(candidate, baseline)),
         "compile_seconds": candidate.compile_seconds,
         "state_bytes": candidate.state_bytes,
         "peak_bytes": candidate.peak_bytes,

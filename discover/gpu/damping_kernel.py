@@ -1,0 +1,181 @@
+"""Damping as GPU kernels: the buffers are read twice, once for their products, once for the sum that is subtracted.
+
+What XLA makes of the same lines writes the centred buffers to memory and reads them again for each product. Here a
+thread holds the numbers of all k clusters that take part, and adds up their k(k + 1)/2 products as it goes.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+MAX_CLUSTERS = 16  # the products of all pairs are held in registers
+MOST_TOGETHER = 8  # parameters in a kernel
+BLOCK, LONG_BLOCK = 128, 512  # numbers at a time, of a kernel with many sums and of one without
+WARPS = 4
+SHARE = 4096  # numbers of a parameter that are worth a program of their own
+MOST_PROGRAMS = 256  # for one parameter: each ends with a sum over its threads for every product
+
+
+class Flat(NamedTuple):
+    """One parameter, as vectors."""
+
+    direction: Any  # [size]
+    mean: Any  # [size]
+    buffers: Any  # [N, size]
+
+
+def products(
+    rows: jax.Array, parameters: Sequence[Flat], *, interpret: bool = False
+) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
+    """For each parameter (g_n − ḡ)·(g_m − ḡ), [k, k], (g_n − ḡ)·d, [k], and ḡ·ḡ, over the clusters n, m in `rows`."""
+    k = rows.shape[0]
+    pairs = list(itertools.combinations_with_replacement(range(k), 2))
+    place = np.zeros((k, k), np.int32)
+    for number, (n, m) in enumerate(pairs):
+        place[n, m] = place[m, n] = number
+
+    def launch(few: Sequence[Flat]) -> list[jax.Array]:
+        programs = min(MOST_PROGRAMS, pl.cdiv(max(one.mean.shape[0] for one in few), SHARE))
+        kernel = functools.partial(_products_kernel, count=len(few), pairs=pairs, programs=programs)
+        sums = pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((len(few) * programs, len(pairs) + k + 1), jnp.float32),
+            grid=(len(few) * programs,),
+            compiler_params=plgpu.CompilerParams(num_warps=WARPS, num_stages=2),
+            interpret=interpret,
+            name="discover_damping_products",
+        )(rows, *itertools.chain.from_iterable(few))
+        return list(jnp.sum(sums.reshape(len(few), programs, -1), axis=1))
+
+    return [(sums[: len(pairs)][place], sums[len(pairs) : -1], sums[-1]) for sums in _together(parameters, launch)]
+
+
+def _products_kernel(rows_ref, *refs, count, pairs, programs):
+    *inputs, sums_ref = refs
+    parameters = _parameters(inputs, count)
+    k = rows_ref.shape[0]
+    which, number = pl.program_id(0) // programs, pl.program_id(0) % programs
+
+    def sums_of(one: Flat) -> tuple[jax.Array, ...]:
+        size = one.mean.shape[0]
+        turns = pl.cdiv(size, programs * BLOCK)
+
+        def add(turn, sums):
+            at = (number * turns + turn) * BLOCK + jnp.arange(BLOCK)
+            load = functools.partial(plgpu.load, mask=at < size, other=0.0)
+            mean, d = load(one.mean.at[at]), load(one.direction.at[at])
+            u = [load(one.buffers.at[rows_ref[n], at]).astype(mean.dtype) - mean for n in range(k)]
+            new = [*(u[n] * u[m] for n, m in pairs), *(row * d for row in u), mean * mean]
+            return tuple(old + more for old, more in zip(sums, new, strict=True))
+
+        zeros = tuple(jnp.zeros(BLOCK, jnp.float32) for _ in range(len(pairs) + k + 1))
+        return lax.fori_loop(0, turns, add, zeros)
+
+    found = _switch(which, [functools.partial(sums_of, one) for one in parameters])
+    for column, values in enumerate(found):
+        sums_ref[pl.program_id(0), column] = jnp.sum(values)
+
+
+def subtract(
+    rows: jax.Array, weights: jax.Array, parameters: Sequence[Flat], *, interpret: bool = False
+) -> list[jax.Array]:
+    """For each parameter d − Σ_n c_n (g_n − ḡ), over the clusters n in `rows`, with its c in `weights`, [L, k]."""
+
+    def launch(numbered: Sequence[tuple[jax.Array, Flat]]) -> list[jax.Array]:
+        few = [one for _, one in numbered]
+        programs = [pl.cdiv(one.mean.shape[0], LONG_BLOCK) for one in few]
+        kernel = functools.partial(_subtract_kernel, starts=[0, *itertools.accumulate(programs)][:-1])
+        return pl.pallas_call(
+            kernel,
+            out_shape=[jax.ShapeDtypeStruct(one.direction.shape, one.direction.dtype) for one in few],
+            grid=(sum(programs),),
+            input_output_aliases={2 + 3 * number: number for number in range(len(few))},
+            compiler_params=plgpu.CompilerParams(num_warps=WARPS, num_stages=1),
+            interpret=interpret,
+            name="discover_damping_subtract",
+        )(rows, jnp.stack([own for own, _ in numbered]), *itertools.chain.from_iterable(few))
+
+    return _together(list(zip(weights, parameters, strict=True)), launch, size=lambda pair: pair[1].mean.size)
+
+
+def _subtract_kernel(rows_ref, weights_ref, *refs, starts):
+    count, k = len(starts), rows_ref.shape[0]
+    parameters, results = _parameters(refs[: 3 * count], count), refs[3 * count :]
+    which, number = jnp.int32(0), pl.program_id(0)
+    for place, start in enumerate(starts):
+        which = jnp.where(pl.program_id(0) >= start, place, which)
+        number = jnp.where(pl.program_id(0) >= start, pl.program_id(0) - start, number)
+    at = number * LONG_BLOCK + jnp.arange(LONG_BLOCK)
+
+    def subtracted(place: int) -> None:
+        one, inside = parameters[place], at < parameters[place].mean.shape[0]
+        load = functools.partial(plgpu.load, mask=inside, other=0.0)
+        mean, d = load(one.mean.at[at]), load(one.direction.at[at])
+        for n in range(k):
+            d = d - weights_ref[place, n] * (load(one.buffers.at[rows_ref[n], at]).astype(mean.dtype) - mean)
+        plgpu.store(results[place].at[at], d, mask=inside)
+
+    for place in range(count):
+        one = functools.partial(subtracted, place)
+        one() if count == 1 else pl.when(which == place)(one)
+
+
+def solve(systems: jax.Array, right: jax.Array, *, interpret: bool = False) -> jax.Array:
+    """A⁻¹b for symmetric positive definite A [L, k, k] and b [L, k], k up to `MAX_CLUSTERS`: one program for each."""
+    count, k, _ = systems.shape
+    rows, columns = MAX_CLUSTERS, 2 * MAX_CLUSTERS  # powers of 2
+    both = jnp.pad(jnp.concatenate([systems, right[..., None]], axis=2), ((0, 0), (0, rows - k), (0, columns - k - 1)))
+    return pl.pallas_call(
+        functools.partial(_solve_kernel, k=k),
+        out_shape=jax.ShapeDtypeStruct((count, rows), systems.dtype),
+        grid=(count,),
+        compiler_params=plgpu.CompilerParams(num_warps=1, num_stages=1),
+        interpret=interpret,
+        name="discover_damping_solve",
+    )(both)[:, :k]
+
+
+def _solve_kernel(both_ref, solution_ref, *, k):
+    """Gauss and Jordan's elimination. What is positive definite needs no exchange of rows."""
+    system = both_ref[pl.program_id(0)]
+    row, column = (lax.broadcasted_iota(jnp.int32, system.shape, axis) for axis in (0, 1))
+
+    def eliminate(place, system):
+        own_row = jnp.sum(jnp.where(row == place, system, 0), axis=0)
+        own_column = jnp.sum(jnp.where(column == place, system, 0), axis=1)
+        pivot = jnp.sum(jnp.where((row == place) & (column == place), system, 0))
+        is_own = (jnp.arange(system.shape[0]) == place).astype(system.dtype)
+        return system - (own_column - is_own)[:, None] * (own_row / pivot)[None, :]
+
+    system = lax.fori_loop(0, k, eliminate, system)
+    solution_ref[pl.program_id(0)] = jnp.sum(jnp.where(column == k, system, 0), axis=1)
+
+
+def _parameters(refs: Sequence[Any], count: int) -> list[Flat]:
+    return [Flat(*refs[3 * number : 3 * (number + 1)]) for number in range(count)]
+
+
+def _switch(which: Any, branches: Sequence[Callable[[], Any]]) -> Any:
+    return branches[0]() if len(branches) == 1 else lax.switch(which, branches)
+
+
+def _together(
+    parameters: Sequence[Any],
+    launch: Callable[[Sequence[Any]], Sequence[jax.Array]],
+    size: Callable[[Any], int] = lambda one: one.mean.size,
+) -> list[jax.Array]:
+    """`launch` on a few parameters at a time, those of like size together; the results in the order of the arguments."""
+    order = sorted(range(len(parameters)), key=lambda number: size(parameters[number]))
+    results: dict[int, jax.Array] = {}
+    for first in range(0, len(order), MOST_TOGETHER):
+        few = order[first : first + MOST_TOGETHER]
+        results |= zip(few, launch([parameters[number] for number in few]), strict=True)
+    return [results[number] for number in range(len(parameters))]
