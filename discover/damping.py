@@ -73,9 +73,12 @@ def damp(
 
     def in_kernels() -> list[jax.Array]:
         flat = [damping_kernel.Flat(d.reshape(-1), m.reshape(-1), g.reshape(-1, m.size)) for d, m, g in parameters]
-        products = [Product(*each) for each in damping_kernel.products(ids, flat)]
+        products = [Product(*each) for each in damping_kernel.products(ids, probs if rows is None else None, flat)]
         weights = _weights(products, probs, strength, damping_kernel.solve)
-        return [new.reshape(d.shape) for d, new in zip(leaves, damping_kernel.subtract(ids, weights, flat))]
+        of_mean = -jnp.sum(weights, axis=1)
+        if rows is None:  # ḡ = Σ p_n g_n
+            weights, of_mean = weights + of_mean[:, None] * probs.astype(weights.dtype)[None], None
+        return [new.reshape(d.shape) for d, new in zip(leaves, damping_kernel.subtract(ids, weights, of_mean, flat))]
 
     has_kernel = len(ids) <= damping_kernel.MAX_CLUSTERS and not in_slices
     has_kernel &= all(d.dtype == m.dtype == jnp.float32 and d.size for d, m, _ in parameters)

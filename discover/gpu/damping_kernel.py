@@ -6,6 +6,7 @@ thread holds the numbers of all k clusters that take part, and adds up their k(k
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,9 +20,10 @@ from jax.experimental.pallas import triton as plgpu
 MAX_CLUSTERS = 16  # the products of all pairs are held in registers
 MOST_TOGETHER = 8  # parameters in a kernel
 BLOCK, LONG_BLOCK = 128, 512  # numbers at a time, of a kernel with many sums and of one without
+AT_ONCE = 2  # blocks whose numbers are on their way at the same time, where registers are full of sums
 WARPS = 4
 SHARE = 4096  # numbers of a parameter that are worth a program of their own
-MOST_PROGRAMS = 256  # for one parameter: each ends with a sum over its threads for every product
+MOST_PROGRAMS = 512  # for one parameter: each ends with a sum over its threads for every product
 
 
 class Flat(NamedTuple):
@@ -33,9 +35,12 @@ class Flat(NamedTuple):
 
 
 def products(
-    rows: jax.Array, parameters: Sequence[Flat], *, interpret: bool = False
+    rows: jax.Array, probs: jax.Array | None, parameters: Sequence[Flat], *, interpret: bool = False
 ) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
-    """For each parameter (g_n − ḡ)·(g_m − ḡ), [k, k], (g_n − ḡ)·d, [k], and ḡ·ḡ, over the clusters n, m in `rows`."""
+    """For each parameter (g_n − ḡ)·(g_m − ḡ), [k, k], (g_n − ḡ)·d, [k], and ḡ·ḡ, over the clusters n, m in `rows`.
+
+    With the probabilities of all clusters ḡ is computed from the buffers, which are read anyway, and is not read.
+    """
     k = rows.shape[0]
     pairs = list(itertools.combinations_with_replacement(range(k), 2))
     place = np.zeros((k, k), np.int32)
@@ -44,21 +49,23 @@ def products(
 
     def launch(few: Sequence[Flat]) -> list[jax.Array]:
         programs = min(MOST_PROGRAMS, pl.cdiv(max(one.mean.shape[0] for one in few), SHARE))
-        kernel = functools.partial(_products_kernel, count=len(few), pairs=pairs, programs=programs)
+        kernel = functools.partial(
+            _products_kernel, count=len(few), pairs=pairs, programs=programs, all_take_part=probs is not None
+        )
         sums = pl.pallas_call(
             kernel,
             out_shape=jax.ShapeDtypeStruct((len(few) * programs, len(pairs) + k + 1), jnp.float32),
             grid=(len(few) * programs,),
-            compiler_params=plgpu.CompilerParams(num_warps=WARPS, num_stages=2),
+            compiler_params=plgpu.CompilerParams(num_warps=WARPS, num_stages=1),
             interpret=interpret,
             name="discover_damping_products",
-        )(rows, *itertools.chain.from_iterable(few))
+        )(rows, jnp.zeros(k) if probs is None else probs.astype(jnp.float32), *itertools.chain.from_iterable(few))
         return list(jnp.sum(sums.reshape(len(few), programs, -1), axis=1))
 
     return [(sums[: len(pairs)][place], sums[len(pairs) : -1], sums[-1]) for sums in _together(parameters, launch)]
 
 
-def _products_kernel(rows_ref, *refs, count, pairs, programs):
+def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_take_part):
     *inputs, sums_ref = refs
     parameters = _parameters(inputs, count)
     k = rows_ref.shape[0]
@@ -66,15 +73,26 @@ def _products_kernel(rows_ref, *refs, count, pairs, programs):
 
     def sums_of(one: Flat) -> tuple[jax.Array, ...]:
         size = one.mean.shape[0]
-        turns = pl.cdiv(size, programs * BLOCK)
+        turns = pl.cdiv(size, programs * BLOCK * AT_ONCE)
 
-        def add(turn, sums):
-            at = (number * turns + turn) * BLOCK + jnp.arange(BLOCK)
+        def loaded(block: Any) -> tuple[list[jax.Array], jax.Array, jax.Array | None]:
+            at = block * BLOCK + jnp.arange(BLOCK)
             load = functools.partial(plgpu.load, mask=at < size, other=0.0)
-            mean, d = load(one.mean.at[at]), load(one.direction.at[at])
-            u = [load(one.buffers.at[rows_ref[n], at]).astype(mean.dtype) - mean for n in range(k)]
-            new = [*(u[n] * u[m] for n, m in pairs), *(row * d for row in u), mean * mean]
-            return tuple(old + more for old, more in zip(sums, new, strict=True))
+            rows = [load(one.buffers.at[rows_ref[n], at]) for n in range(k)]
+            return rows, load(one.direction.at[at]), None if all_take_part else load(one.mean.at[at])
+
+        def new_products(rows: list[jax.Array], d: jax.Array, mean: jax.Array | None) -> list[jax.Array]:
+            rows = [row.astype(jnp.float32) for row in rows]
+            if mean is None:
+                mean = functools.reduce(operator.add, [probs_ref[n] * row for n, row in enumerate(rows)])
+            u = [row - mean for row in rows]
+            return [*(u[n] * u[m] for n, m in pairs), *(row * d for row in u), mean * mean]
+
+        def add(turn: Any, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            first = (number * turns + turn) * AT_ONCE
+            for block in [loaded(first + place) for place in range(AT_ONCE)]:
+                sums = tuple(old + more for old, more in zip(sums, new_products(*block), strict=True))
+            return sums
 
         zeros = tuple(jnp.zeros(BLOCK, jnp.float32) for _ in range(len(pairs) + k + 1))
         return lax.fori_loop(0, turns, add, zeros)
@@ -85,9 +103,18 @@ def _products_kernel(rows_ref, *refs, count, pairs, programs):
 
 
 def subtract(
-    rows: jax.Array, weights: jax.Array, parameters: Sequence[Flat], *, interpret: bool = False
+    rows: jax.Array,
+    weights: jax.Array,
+    of_mean: jax.Array | None,
+    parameters: Sequence[Flat],
+    *,
+    interpret: bool = False,
 ) -> list[jax.Array]:
-    """For each parameter d − Σ_n c_n (g_n − ḡ), over the clusters n in `rows`, with its c in `weights`, [L, k]."""
+    """For each parameter d − Σ_n c_n g_n − c̄ḡ, over the clusters n in `rows`, with its c in `weights`, [L, k].
+
+    Without `of_mean`, c̄ of each parameter, [L], ḡ is not read.
+    """
+    numbers = weights if of_mean is None else jnp.concatenate([weights, of_mean[:, None]], axis=1)
 
     def launch(numbered: Sequence[tuple[jax.Array, Flat]]) -> list[jax.Array]:
         few = [one for _, one in numbered]
@@ -103,7 +130,7 @@ def subtract(
             name="discover_damping_subtract",
         )(rows, jnp.stack([own for own, _ in numbered]), *itertools.chain.from_iterable(few))
 
-    return _together(list(zip(weights, parameters, strict=True)), launch, size=lambda pair: pair[1].mean.size)
+    return _together(list(zip(numbers, parameters, strict=True)), launch, size=lambda pair: pair[1].mean.size)
 
 
 def _subtract_kernel(rows_ref, weights_ref, *refs, starts):
@@ -118,9 +145,11 @@ def _subtract_kernel(rows_ref, weights_ref, *refs, starts):
     def subtracted(place: int) -> None:
         one, inside = parameters[place], at < parameters[place].mean.shape[0]
         load = functools.partial(plgpu.load, mask=inside, other=0.0)
-        mean, d = load(one.mean.at[at]), load(one.direction.at[at])
-        for n in range(k):
-            d = d - weights_ref[place, n] * (load(one.buffers.at[rows_ref[n], at]).astype(mean.dtype) - mean)
+        d, terms = load(one.direction.at[at]), [load(one.buffers.at[rows_ref[n], at]) for n in range(k)]
+        if weights_ref.shape[1] > k:
+            terms.append(load(one.mean.at[at]))
+        for n, term in enumerate(terms):
+            d = d - weights_ref[place, n] * term.astype(d.dtype)
         plgpu.store(results[place].at[at], d, mask=inside)
 
     for place in range(count):
@@ -172,7 +201,7 @@ def _together(
     launch: Callable[[Sequence[Any]], Sequence[jax.Array]],
     size: Callable[[Any], int] = lambda one: one.mean.size,
 ) -> list[jax.Array]:
-    """`launch` on a few parameters at a time, those of like size together; the results in the order of the arguments."""
+    """`launch` on a few parameters at a time, those of like size together; the results in their order."""
     order = sorted(range(len(parameters)), key=lambda number: size(parameters[number]))
     results: dict[int, jax.Array] = {}
     for first in range(0, len(order), MOST_TOGETHER):

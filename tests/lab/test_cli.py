@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from discover.lab.cli import COMMANDS, build_app, main
+from discover.lab.experiments.compare.scores import spread
 from tests.lab.report.synthetic import write_comparison
 
 SMALL = [
@@ -264,7 +265,8 @@ def test_the_variant_in_the_headline_is_chosen_on_validation():
 
     means = {"momentum": (0.5, 0.5), "discover": (0.9, 0.8), "discover_qhm": (0.8, 0.9), "momentum__shuffled": (1, 1)}
     assert remarks(rows_of(**means)) == [
-        "Discover is 30.0 points ahead of Momentum, 60% of what clustered batches cost it."
+        "Discover wins back 60% of what clustered batches cost Momentum.",
+        "Discover is 30.0 points ahead of Momentum on one seed, which says little.",
     ]
 
 
@@ -272,7 +274,20 @@ def test_a_share_is_told_only_where_something_was_won_back():
     from discover.lab.cli.compare import remarks
 
     means = {"momentum": (0.5, 0.5), "discover": (0.4, 0.4), "momentum__shuffled": (0.7, 0.7)}
-    assert remarks(rows_of(**means)) == ["Discover is 10.0 points behind Momentum."]
+    assert remarks(rows_of(**means)) == ["Discover is 10.0 points behind Momentum on one seed, which says little."]
+
+
+def test_each_variant_is_compared_with_its_own_baseline_as_far_as_the_seeds_can_tell():
+    from discover.lab.report.against import against_baselines
+
+    found = {"momentum": (0.5, 0.52), "adam": (0.7, 0.9), "muon": (0.9, 0.91), "discover": (0.8, 0.82)}
+    found |= {"discover_adam": (0.78, 0.86), "discover_muon": (0.6, 0.61), "discover_qhm": (0.9, 0.9)}
+    rows = [{"label": label, "test_accuracy": spread(values)} for label, values in found.items()]
+    assert against_baselines(rows) == [
+        "Discover is 30.0 points ahead of Momentum (81.0 ± 1.4 % and 51.0 ± 1.4 %).",
+        "Discover-Adam and Adam: no difference that 2 seeds could tell (82.0 ± 5.7 % and 80.0 ± 14.1 %).",
+        "Discover-Muon is 30.0 points behind Muon (60.5 ± 0.7 % and 90.5 ± 0.7 %).",
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])

@@ -185,13 +185,15 @@ def test_the_kernels_for_a_gpu_and_the_plain_lines_are_the_same(gpu, monkeypatch
 
 
 def test_the_kernels_for_a_gpu_lower_for_cuda():
-    flat = damping_kernel.Flat(jnp.ones(5000, jnp.float32), jnp.ones(5000, jnp.float32), jnp.ones((10, 5000), jnp.float32))
+    flat = damping_kernel.Flat(
+        jnp.ones(5000, jnp.float32), jnp.ones(5000, jnp.float32), jnp.ones((10, 5000), jnp.float32)
+    )
     rows = jnp.arange(10, dtype=jnp.int32)
 
     def step(one):
-        (gram, along, _), _ = damping_kernel.products(rows, [one, one])
+        (gram, along, _), _ = damping_kernel.products(rows, jnp.full(10, 0.1), [one, one])
         weights = damping_kernel.solve(gram[None], along[None])
-        return damping_kernel.subtract(rows, jnp.concatenate([weights, weights]), [one, one])
+        return damping_kernel.subtract(rows, jnp.concatenate([weights, weights]), None, [one, one])
 
     text = on_gpu.lowered_for_cuda(jax.jit(step), flat)
     assert all(f"discover_damping_{name}" in text for name in ("products", "solve", "subtract"))

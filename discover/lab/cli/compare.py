@@ -128,19 +128,18 @@ def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
 
 
 def remarks(record: dict[str, Any]) -> list[str]:
-    """What the table says in words: who is ahead, and by how much of what clustering costs."""
+    """What the table says in words: what was won back, and each variant against its own baseline."""
+    from discover.lab.report.against import against_baselines
     from discover.lab.report.style import series_name
     from discover.lab.report.tables import headline_rows, won_back
 
     lines = []
-    best, plain, control = headline_rows(record["rows"])
-    if best and plain:
-        gap = 100 * (best["test_accuracy"]["mean"] - plain["test_accuracy"]["mean"])
-        line = f"{series_name(best['label'])} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} "
-        share = won_back(best, plain, control)
-        cost = f", {100 * share:.0f}% of what clustered batches cost it" if share and share > 0 else ""
-        lines.append(f"{line}{series_name(plain['label'])}{cost}.")
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]
     if edge:
         lines.append(f"[yellow]At the edge of the grid of learning rates:[/yellow] {', '.join(edge)}.")
-    return lines
+    best, plain, control = headline_rows(record["rows"])
+    share = won_back(best, plain, control) if best and plain else None
+    if best and plain and share and share > 0:
+        who, whom = series_name(best["label"]), series_name(plain["label"])
+        lines.append(f"{who} wins back {100 * share:.0f}% of what clustered batches cost {whom}.")
+    return [*lines, *against_baselines(record["rows"])]

@@ -17,8 +17,12 @@ from discover.lab.experiments.presets.preset import Hyperparameters, Preset
 
 COMPARED = ("momentum", "sgd", "qhm", "igt", "adam", "discover", "discover_qhm", "discover_igt")
 """What the paper compares, in the order of the tables."""
+BY_DEFAULT = (*COMPARED[:5], "muon", *COMPARED[5:], "discover_adam", "discover_muon")
+"""What `discover compare` trains: each with clusters beside its own baseline."""
 DISCOVER_ADAM: Hyperparameters = MappingProxyType({"beta": 0.95, "nu": 0.95, "beta1": 0.0, "beta2": 0.999, "eps": 1e-8})
 """The library's defaults; every preset adds a third of its Adam's learning rate, as docs/adam.md advises."""
+MUON: Hyperparameters = MappingProxyType({"beta": 0.95, "nu": 0.95})
+"""The library's defaults, for Muon alone and behind Discover."""
 
 _DIGITS_OPTIMIZERS: Mapping[str, Hyperparameters] = MappingProxyType(
     {
@@ -31,6 +35,8 @@ _DIGITS_OPTIMIZERS: Mapping[str, Hyperparameters] = MappingProxyType(
         "discover_qhm": {"learning_rate": 0.1, "beta": 0.95, "nu": 0.7},
         "discover_igt": {"learning_rate": 0.1, "beta": 0.95, "nu": 0.95, "tail_fraction": 18.0},
         "discover_adam": {"learning_rate": 0.001, **DISCOVER_ADAM},
+        "muon": {"learning_rate": 0.03, **MUON},
+        "discover_muon": {"learning_rate": 0.03, **MUON},
     }
 )
 
@@ -52,7 +58,7 @@ def digits() -> Preset:
             ),
         ),
         optimizers=_DIGITS_OPTIMIZERS,
-        compare=COMPARED,
+        compare=BY_DEFAULT,
         learning_rates=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
         target_accuracy=0.9,
         source="ours; docs/compare.md says how it was chosen",

@@ -18,7 +18,7 @@ from discover.lab.experiments.config.config import (
     OptimizerConfig,
     TrainingConfig,
 )
-from discover.lab.experiments.presets.digits import COMPARED, DISCOVER_ADAM
+from discover.lab.experiments.presets.digits import BY_DEFAULT, DISCOVER_ADAM, MUON
 from discover.lab.experiments.presets.paper_search import SEARCHED_ON_CIFAR, SEARCHED_ON_IMAGENET
 from discover.lab.experiments.presets.preset import Hyperparameters, Preset
 
@@ -106,7 +106,10 @@ class Tuned:
         return {
             **plain,
             **{name: ours(pair) for name, pair in pairs.items()},
-            "discover_adam": {"learning_rate": 0.0003, **DISCOVER_ADAM},  # ours: the paper has none
+            # Ours: the paper has none of these.
+            "discover_adam": {"learning_rate": 0.0003, **DISCOVER_ADAM},
+            "muon": {"learning_rate": 0.003, **MUON},
+            "discover_muon": {"learning_rate": 0.003, **MUON},
             **{f"paper_{name}": pair.printed() for name, pair in pairs.items()},
         }
 
@@ -210,7 +213,7 @@ def _cifar_preset(
             ),
         ),
         optimizers=CIFAR[noise].optimizers(lambda pair: pair.mapped),
-        compare=COMPARED,
+        compare=BY_DEFAULT,
         learning_rates=CIFAR_RATES,
         target_accuracy=0.9 if noise == 0 else 0.6,
         source="paper, CIFAR-10 experiments and appendix",
@@ -265,7 +268,7 @@ def _imagenet_preset(name: str, noise: float) -> Preset:
             ),
         ),
         optimizers=optimizers,
-        compare=tuple(name for name in COMPARED if name in optimizers),
+        compare=tuple(name for name in BY_DEFAULT if name in optimizers),
         learning_rates=IMAGENET_RATES,
         target_accuracy=0.7 if noise == 0 else 0.3,
         source="paper, ImageNet experiments and appendix (its 76% is Momentum with plain augmentation only)",

@@ -246,20 +246,25 @@ MUONS: Sequence[tuple[str, str, Mapping[str, float]]] = (
 )
 """Optimizer, variant, hyperparameters."""
 OTHERS_RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
-    "momentum": {1: (0.003, 0.01, 0.03), 2: (0.01, 0.03, 0.1), 4: (0.03, 0.1, 0.3), 8: (0.1, 0.3, 1.0)},
-    "discover": {1: (0.01, 0.03, 0.1), 2: (0.03, 0.1, 0.3), 4: (0.1, 0.3, 1.0), 8: (0.1, 0.3, 1.0)},
-    "adam": dict.fromkeys((1, 2, 4, 8), (0.0001, 0.0003, 0.001)),
-    "discover_adam": dict.fromkeys((1, 2, 4, 8), (0.00003, 0.0001, 0.0003)),
+    "momentum": {1: (0.01, 0.03), 2: (0.03, 0.1), 4: (0.1, 0.3), 8: (0.1, 0.3)},
+    "discover": {1: (0.03, 0.1), 2: (0.1, 0.3), 4: (0.1, 0.3), 8: (0.3, 1.0)},
+    "adam": dict.fromkeys((1, 2, 4, 8), (0.0003, 0.001)),
+    "discover_adam": dict.fromkeys((1, 2, 4, 8), (0.00003, 0.0001)),
 }
 """What Muon is compared with: by the number of groups, around the best rates of results-d and results-g."""
 
 
-def _muons_and_others(
-    make: Maker, groups: int, composition: str = "random", changes: Mapping[str, Any] | None = None
+def _muons(
+    make: Maker,
+    groups: int,
+    composition: str = "random",
+    changes: Mapping[str, Any] | None = None,
+    *,
+    others: Sequence[str] = tuple(OTHERS_RATES),
 ) -> list[Row]:
     """Muon alone and behind Discover on class-pure batches of so many groups, then the other optimizers."""
     where = f"{groups} group{'s' if groups > 1 else ''}" + (" in turn" if composition == "balanced" else "")
-    others = [(name, "", get_preset("digits").hyperparameters(name)) for name in OTHERS_RATES]
+    beside = [(name, "", get_preset("digits").hyperparameters(name)) for name in others]
     return [
         make.row(
             optimizer,
@@ -270,7 +275,7 @@ def _muons_and_others(
             changes={"batches.composition": composition, **(changes or {})},
             facets={"groups": groups, "optimizer": f"{optimizer}-{variant}" if variant else optimizer},
         )
-        for optimizer, variant, values in (*MUONS, *others)
+        for optimizer, variant, values in (*MUONS, *beside)
     ]
 
 
@@ -287,17 +292,20 @@ def _results_h(make: Maker) -> list[Panel]:
 
     # β, ν and κ were chosen on seeds 0 to 2 (docs/muon.md): these are others.
     seeds = {key: tuple(3 + seed for seed in getattr(make.scale, key)) for key in ("seeds", "tuning_seeds")}
-    one = _muons_and_others(make, 1)
-    turns = [row for groups in (1, 2) for row in _muons_and_others(make, groups, "balanced")]
-    several = [row for groups in (8, 2, 4) for row in _muons_and_others(make, groups)]
+    groups = [row for number in (8, 1, 2, 4) for row in _muons(make, number, others=())]
     noise = {"data.label_noise": 0.4}
-    noisy = [row for groups in (1, 8) for row in _muons_and_others(make, groups, changes=noise)]
+    noisy = [*_muons(make, 1, changes=noise), *_muons(make, 8, changes=noise, others=())]
+    turns = [row for number in (1, 2) for row in _muons(make, number, "balanced")]
     title = "Discover before Muon: accuracy by class-pure groups"
     return [
-        make.panel("one-group", "One class a batch: Muon alone and behind Discover", [*one, shuffled()], **seeds),
+        make.panel("groups", title, [*groups, shuffled()], figure="groups", **seeds),
+        make.panel(
+            "noise-0.4", "Label noise 0.4: Muon alone and behind Discover", [*noisy, shuffled(**noise)], **seeds
+        ),
+        make.panel(
+            "one-group", "One class a batch: Muon alone and behind Discover", [*_muons(make, 1), shuffled()], **seeds
+        ),
         make.panel("turns", "Classes in turn: Muon alone and behind Discover", turns, **seeds),
-        make.panel("groups", title, [*one, *several, shuffled()], figure="groups", **seeds),
-        make.panel("noise-0.4", "Label noise 0.4: Muon alone and behind Discover", [*noisy, shuffled(**noise)], **seeds),
     ]
 
 

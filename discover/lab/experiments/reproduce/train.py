@@ -15,10 +15,10 @@ Several processes may work in one folder: each takes rows that no other is worki
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, MutableMapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,9 @@ def reproduce(
     with StopRequest() as stop:
         limit = Deadline(None if minutes is None else 60 * minutes, stop)
         pool = Pool(Path(out), limit, command, {} if programs is None else programs)
-        for panel in result.panels:
-            record = _panel(result, panel, pool, say, list(overrides))
-            found[panel.name] = record
-            if record["status"] != "finished":
-                status = "stopped"
-                break
+        found |= _panels(result, pool, say, list(overrides))
+        if any(record["status"] != "finished" for record in found.values()):
+            status = "stopped"
         if result.drift and status == "finished":
             found["drift"] = _drift(result, found, pool, say)
             status = found["drift"]["status"]
@@ -87,27 +84,46 @@ def panel_dir(out: str | Path, result: str, panel: str) -> Path:
     return Path(out) / result / panel
 
 
-def _panel(
-    result: Result, panel: Panel, pool: Pool, say: Callable[[str], None], overrides: list[str]
-) -> dict[str, Any]:
-    directory = panel_dir(pool.out, result.name, panel.name)
-    directory.mkdir(parents=True, exist_ok=True)
-    done: dict[str, dict[str, Any]] = {}
-    write = partial(write_panel_record, result, panel, directory, done, overrides=overrides)
+def _panels(result: Result, pool: Pool, say: Callable[[str], None], overrides: list[str]) -> dict[str, dict[str, Any]]:
+    """Trains the rows of all panels, and returns each panel's record.
 
-    def work(row: Row) -> None:
+    All rows are one list, so that a process whose panel is in others' hands goes on with the next one.
+    """
+    directories = {panel.name: panel_dir(pool.out, result.name, panel.name) for panel in result.panels}
+    done: dict[str, dict[str, dict[str, Any]]] = {panel.name: {} for panel in result.panels}
+
+    def write(panel: Panel, status: str) -> dict[str, Any]:
+        rows, directory = done[panel.name], directories[panel.name]
+        return write_panel_record(
+            result, panel, directory, rows, overrides=overrides, status=status, data=pool.data_name
+        )
+
+    def work(job: tuple[Panel, Row]) -> None:
+        panel, row = job
         began, before = time.monotonic(), pool.trained
-        done[row.label] = _row(panel, row, directory, pool)
+        try:
+            found = _row(panel, row, directories[panel.name], pool)
+        except OutOfTime:
+            return  # a later row may be done already, by another process
+        done[panel.name][row.label] = found
         spent = f"{pool.trained - before} trained, {time.monotonic() - began:.0f} s"
-        say(f"{result.name} {panel.name}: {_line(done[row.label])} ({spent})")
-        write(status="running", data=pool.data_name)
+        say(f"{result.name} {panel.name}: {_line(found)} ({spent})")
+        write(panel, "running")
 
-    status = "finished"
-    try:
-        share(panel.rows, lambda row: directory / "runs" / f"{slug(row.label)}.lock", work, pool.limit.check)
-    except OutOfTime:
-        status = "stopped"
-    return write(status=status, data=pool.data_name)
+    for directory in directories.values():
+        directory.mkdir(parents=True, exist_ok=True)
+    jobs = [(panel, row) for panel in result.panels for row in panel.rows]
+    with contextlib.suppress(OutOfTime):
+        share(
+            jobs,
+            lambda job: directories[job[0].name] / "runs" / f"{slug(job[1].label)}.lock",
+            work,
+            pool.limit.check,
+        )
+    return {
+        panel.name: write(panel, "finished" if len(done[panel.name]) == len(panel.rows) else "stopped")
+        for panel in result.panels
+    }
 
 
 def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:

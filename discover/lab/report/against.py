@@ -1,0 +1,62 @@
+"""Each optimizer with clusters against the plain one that it is compared with, in a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from discover.lab.report.style import series_name
+from discover.lab.report.tables import accuracy
+from discover.registry import OPTIMIZERS
+
+LEVEL = 0.05
+
+
+def against_baselines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For every row whose baseline was trained on the same batches: how far ahead, or that seeds could not tell."""
+    return [_sentence(row, baseline) for row, baseline in _pairs(rows)]
+
+
+def can_tell(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether the means of two samples differ by more than their spread explains: Welch's t test at the 5 % level.
+
+    >>> can_tell([0.90, 0.91, 0.92], [0.80, 0.81, 0.82]), can_tell([0.90, 0.80], [0.85, 0.86])
+    (True, False)
+    """
+    if min(len(one), len(other)) < 2:
+        return False
+    errors = [_variance(values) / len(values) for values in (one, other)]
+    gap = abs(math.fsum(one) / len(one) - math.fsum(other) / len(other))
+    if not sum(errors):
+        return gap > 0
+    from scipy.stats import t
+
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(v) - 1) for e, v in zip(errors, (one, other)))
+    return gap > t.ppf(1 - LEVEL / 2, freedom) * math.sqrt(sum(errors))
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _pairs(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    ended = {row["label"]: row for row in rows if (row.get("test_accuracy") or {}).get("mean") is not None}
+    for label, row in ended.items():
+        entry = OPTIMIZERS.get(label)
+        if entry is not None and entry.baseline in ended:
+            yield row, ended[entry.baseline]
+
+
+def _sentence(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
+    ours, theirs = row["test_accuracy"], baseline["test_accuracy"]
+    who, whom, seeds = series_name(row["label"]), series_name(baseline["label"]), len(ours["values"])
+    gap = 100 * (ours["mean"] - theirs["mean"])
+    ahead = f"{who} is {abs(gap):.1f} points {'ahead of' if gap >= 0 else 'behind'} {whom}"
+    if seeds < 2:
+        return f"{ahead} on one seed, which says little."
+    both = f"{accuracy(ours)} and {accuracy(theirs)}"
+    if not can_tell(ours["values"], theirs["values"]):
+        return f"{who} and {whom}: no difference that {seeds} seeds could tell ({both})."
+    return f"{ahead} ({both})."
