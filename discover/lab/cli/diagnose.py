@@ -157,6 +157,10 @@ def _show(result: Diagnosis, files: list[Path]) -> None:
     console.print(table)
     for line in facts["summary"]:
         console.print(f"- {line}", markup=False, soft_wrap=True)
+    if facts["next"]:
+        console.print("\nWhat to do, in this order:", style="bold")
+    for number, line in enumerate(facts["next"], 1):
+        console.print(f"{number}. {line.strip()}", markup=False, soft_wrap=True)
     console.print("\nfiles: " + ", ".join(str(path) for path in files), markup=False, soft_wrap=True)
 
 

@@ -16,9 +16,8 @@ batches the noise is measured (`composed_batch_noise`). Along a whole training r
 buffers lag behind and noise matters least at the start: the *expected gain* is $r^{0.3}$, an exponent fitted to runs on
 digits (`docs/diagnostics.md`). Its order is what counts.
 
-The setting. β is chosen so that a visit moves a buffer by about a tenth, $ρ = (1 − β)/(G p) = 0.1$, within
-[0.9, 0.98] (ρ is above a tenth where the upper end is reached); ν so that the fresh gradient weighs in the step what it
-weighs in Momentum with 0.9: $1 − νβ = 0.1$.
+The setting. β = ν = 0.95, which was best or within the seeds' spread of the best wherever we measured (docs/choosing.md,
+docs/muon.md). A visit then moves a buffer by ρ = 0.05·N/G.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ from discover.lab.diagnostics.variance import Estimate
 
 __all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "noise_ratio", "recommend"]
 
-VISIT_RATE = 0.1
-FRESH_WEIGHT = 0.1
-LONGEST_MEMORY = 0.98
+BETA = NU = 0.95
 CALIBRATION = 0.3
 HELPS, DEPENDS = 1.5, 1.15
 """Expected gains from which the advice says "use it" and "try it"."""
@@ -53,17 +50,12 @@ def recommend(num_clusters: int, num_groups: int) -> Setting:
     """β and ν to start from, for G groups per batch drawn from N clusters.
 
     Example:
-      >>> recommend(10, 8)
-      Setting(beta=0.92, nu=0.978, visit_rate=0.1)
       >>> recommend(10, 2)
-      Setting(beta=0.98, nu=0.918, visit_rate=0.1)
+      Setting(beta=0.95, nu=0.95, visit_rate=0.25)
     """
     if num_clusters < 1 or num_groups < 1:
         raise ValueError(f"num_clusters and num_groups must be at least 1, got {num_clusters} and {num_groups}")
-    per_step = num_groups / num_clusters  # how often a cluster of average probability is visited
-    forget = min(max(VISIT_RATE * per_step, 1.0 - LONGEST_MEMORY), FRESH_WEIGHT)
-    beta = round(1.0 - forget, 4)
-    return Setting(beta, round((1.0 - FRESH_WEIGHT) / beta, 3), round(min(1.0, (1 - beta) / per_step), 4))
+    return Setting(BETA, NU, round(min(1.0, (1 - BETA) * num_clusters / num_groups), 4))
 
 
 def noise_ratio(estimate: Estimate, noise: BatchNoise, visit_rate: float, square_sum: float = 0.0) -> float:
@@ -220,10 +212,7 @@ def _sentence(candidate: Candidate, groups: int, row: Mapping[str, float], setti
         f"{candidate.name}: with {group_words} per batch, {row['batch_share']:.0%} of the gradient noise is between "
         f"clusters; with shuffled batches {row['shuffled_share']:.0%}."
     )
-    start = (
-        f" Start from beta={setting.beta:g}, nu={setting.nu:g}: a visit then moves a cluster's buffer by "
-        f"{setting.visit_rate:.0%}."
-    )
+    start = f" Start from beta={setting.beta:g}, nu={setting.nu:g}."
     if verdict == "use":
         return f"{share} Discover can remove it: expect about {row['gain']:.1f} times fewer steps than Momentum.{start}"
     if verdict == "try":

@@ -8,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from discover.lab.data import Clustering, Dataset, Split
+from discover.lab.diagnostics.advisor import Advice, recommend
 from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.diagnose.advice import what_to_do
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
 from discover.lab.experiments.diagnose.gradient_sample import judgeable
 from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
@@ -80,9 +82,20 @@ def test_balanced_batches_are_judged_as_they_are_composed_and_it_is_said():
     assert "Batches are balanced" in balanced.facts["summary"][-1]
 
 
-def test_turns_are_advised_where_clusters_are_drawn_at_random(found):
-    (line,) = [line for line in found["summary"] if "composition=balanced" in line]
-    assert "each of 10 is then seen every 10 steps on average" in line
+def test_the_advice_is_turns_then_muon_then_discover_before_muon(found):
+    turns, muon, before = found["next"]
+    assert "composition=balanced" in turns
+    assert "--optimizer muon" in muon
+    assert "--optimizer discover_muon --set optimizer.damping=0.1 (beta=0.95, nu=0.95)" in before
+
+
+def test_the_advice_follows_the_batches():
+    row = Advice("classes", 100, 0.9, 0.9, 0.5, 9.0, 1.9, recommend(100, 2), 0, {}, "use", "")
+    assert ["composition=balanced" in line for line in what_to_do(row, 2, "random")] == [True, False, False, False]
+    assert "seen every 50 steps only" in what_to_do(row, 2, "random")[-1]
+    assert len(what_to_do(row, 20, "balanced")) == 2
+    assert len(what_to_do(replace(row, verdict="leave"), 2, "random")) == 1
+    assert what_to_do(row, 2, "shuffled") == []
 
 
 @pytest.mark.slow
@@ -92,14 +105,11 @@ def test_given_batches_are_drawn_beside_the_estimate_too():
     row = next(row for row in given.rows if row.name == "classes")
     assert row.batch_share < 0.01  # every class in every batch: nothing is left between
     assert given.facts["measured"]["between_cluster"]["value"] < 1e-9
-    assert not any("composition=balanced" in line for line in given.facts["summary"])
+    assert not any("composition=balanced" in line for line in given.facts["next"])
 
 
-def test_reason_for_beta_names_the_given_clustering_and_the_cap(found):
-    assert any(line.startswith("classes: with 1 group per batch") for line in found["summary"])
-    capped = next(line for line in found["summary"] if line.startswith("Why"))
-    assert "beta=0.98 for classes" in capped
-    assert "0.98, the most that is advised" in capped
+def test_the_summary_begins_with_the_given_clustering(found):
+    assert found["summary"][0].startswith("classes: with 1 group per batch")
 
 
 @pytest.mark.slow

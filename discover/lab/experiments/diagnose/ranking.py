@@ -19,6 +19,7 @@ from discover.lab.diagnostics.batches import composed_batch_noise, measured_batc
 from discover.lab.diagnostics.embeddings import StreamingKMeans
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.config.sections import BatchConfig
+from discover.lab.experiments.diagnose.advice import what_to_do
 from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions, GradientSample, judgeable, shares
 from discover.lab.experiments.run.build import build_data
 
@@ -122,7 +123,8 @@ def diagnose(
         "warmup_steps": options.warmup_steps,
         "stages": list(STAGES),
         "measured": _as_drawn(work, grams["warm-up"]),
-        "summary": _summary(rows, batches.groups) + _about_composition(batches, rows, candidates),
+        "summary": _summary(rows) + _about_composition(batches, candidates),
+        "next": what_to_do(_first(rows), batches.groups, batches.composition),
     }
     return Diagnosis(rows, facts)
 
@@ -213,22 +215,14 @@ def _as_drawn(work: GradientSample, gram: NDArray[np.float64]) -> dict[str, Any]
     }
 
 
-def _about_composition(batches: BatchConfig, rows: list[Advice], candidates: list[Candidate]) -> list[str]:
-    """One line on the order of the clusters: that turns would be better, or for which rows other orders count."""
-    composition, row = batches.composition, _first(rows)
-    if composition == "random":
-        if row.verdict == "leave" or row.num_clusters <= batches.groups:
-            return []
-        return [
-            "Clusters are drawn at random here. If their order is yours to choose, let them take turns first "
-            f"(--set batches.composition=balanced): each of {row.num_clusters} is then seen every "
-            f"{round(row.num_clusters / batches.groups, 1):g} steps on average, and never much less often. In our "
-            "measurements that helped Momentum most, and Discover too."
-        ]
-    if composition == "shuffled":
+def _about_composition(batches: BatchConfig, candidates: list[Candidate]) -> list[str]:
+    """For which rows the order of the clusters counts, where it is not random."""
+    if batches.composition == "random":
+        return []
+    if batches.composition == "shuffled":
         return ["Batches are shuffled: their column counts; on them Discover has one cluster and is Momentum (QHM)."]
     others = [candidate.name for candidate in candidates if candidate.noises is None]
-    line = f"Batches are {composition}: shares and gains are for {COMPOSED} batches composed so"
+    line = f"Batches are {batches.composition}: shares and gains are for {COMPOSED} batches composed so"
     return [f"{line}, except for independent draws in: {', '.join(others)}." if others else f"{line}."]
 
 
@@ -241,19 +235,9 @@ def _first(rows: list[Advice]) -> Advice:
     return next(filter(_is_given, rows), rows[0])
 
 
-def _summary(rows: list[Advice], groups: int) -> list[str]:
+def _summary(rows: list[Advice]) -> list[str]:
     """A few sentences: the best clustering that is given, the best that was found, and the control."""
     given = [row for row in rows if _is_given(row)]
     found = [row for row in rows if row.name.startswith("k-means")]
     control = [row for row in rows if row.name.startswith("random")]
-    lines = [part[0].text for part in (given, found, control) if part]
-    row = _first(rows)
-    use, visits = row.setting, groups / row.num_clusters
-    capped = " (10% would need a longer memory than 0.98, the most that is advised)" if use.visit_rate > 0.1001 else ""
-    lines.append(
-        f"Why beta={use.beta:g} for {row.name}: a cluster is visited {visits:.2g} times a step on average; a visit "
-        f"then moves its buffer by {use.visit_rate:.0%}{capped}, so that it averages over about "
-        f"{1 / use.visit_rate:.0f} visits. Why nu={use.nu:g}: the fresh gradient then weighs 10% in a "
-        f"step, as in Momentum with 0.9."
-    )
-    return lines
+    return [part[0].text for part in (given, found, control) if part]
