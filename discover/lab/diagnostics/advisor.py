@@ -16,8 +16,8 @@ batches the noise is measured (`composed_batch_noise`). Along a whole training r
 buffers lag behind and noise matters least at the start: the *expected gain* is $r^{0.3}$, an exponent fitted to runs on
 digits (`docs/diagnostics.md`). Its order is what counts.
 
-The setting. β = ν = 0.95, which was best or within the seeds' spread of the best wherever we measured (docs/choosing.md,
-docs/muon.md). A visit then moves a buffer by ρ = 0.05·N/G.
+The setting. β = ν = 0.95, which was best or within the seeds' spread of the best wherever we measured
+(docs/choosing.md, docs/muon.md). A visit then moves a buffer by ρ = 0.05·N/G.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def what_to_do(row: Advice, groups: int, composition: str) -> list[str]:
     between = row.num_clusters / groups
     if between > OLD:
         lines.append(
-            f"A cluster is seen every {between:.0f} steps only: by then its buffer is out of date, and Discover may gain "
-            "nothing. More groups in a batch, or fewer and larger clusters, would help."
+            f"A cluster is seen every {between:.0f} steps only: by then its buffer is out of date, and Discover may "
+            "gain nothing. More groups in a batch, or fewer and larger clusters, would help."
         )
     return lines
 
