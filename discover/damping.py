@@ -173,8 +173,8 @@ def damped(
         after: Any
         context = context._replace(move=None)  # the direction is not what the parameters move along
         direction, after = rule.update(updates, state.rule, params, context=context, **extra)
-        seen = after.examples_seen
-        p = jnp.asarray(probs, jnp.result_type(float)) if seen is None else seen / jnp.maximum(jnp.sum(seen), 1)
+        seen, given = after.examples_seen, jnp.asarray(probs, jnp.result_type(float))
+        p = given if seen is None else jnp.sum(seen, axis=0) / jnp.maximum(jnp.sum(seen), 1)
         in_slices = context.slices is not None and context.slices.mesh.size > 1
         if taking_part == total:
             direction = damp(direction, after.mean, after.buffers, p, strength, in_slices=in_slices)

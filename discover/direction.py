@@ -18,7 +18,8 @@ from discover.clusters import Clusters
 from discover.context import NO_CONTEXT, GroupTransformation, Moved, Scalar
 from discover.damping import damped
 from discover.gpu.update import update_parameters
-from discover.rule import RATES, batch_weights
+from discover.nonfinite import skipping_nonfinite
+from discover.rule import AFRESH, RATES, batch_weights
 
 
 class DiscoverState(NamedTuple):
@@ -26,7 +27,8 @@ class DiscoverState(NamedTuple):
 
     mean: Any  # ḡ; leaves shaped like the parameters, float32 or wider
     buffers: Any  # g_n; leaves [N, ...], in `buffer_dtype`
-    examples_seen: Any  # float [N], examples seen of each cluster; None unless p_n is estimated
+    examples_seen: Any  # float [2, N], examples seen of each cluster, and what that sum lost; None: p_n is given
+    turn: Any  # int32 [], which part of `mean` the next step sums afresh
 
 
 def scale_by_discover(
@@ -39,6 +41,7 @@ def scale_by_discover(
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
+    skip_nonfinite: bool = False,
 ) -> GroupTransformation:
     r"""Turns one gradient per group into one direction, with one momentum per cluster.
 
@@ -59,6 +62,8 @@ def scale_by_discover(
       buffer_dtype: dtype of the stored buffers, for instance `jnp.bfloat16` to halve the state. Arithmetic
         and ḡ stay in float32 or wider.
       estimate_probs: learn p_n from the group sizes seen so far instead of taking `clusters.probs`.
+      skip_nonfinite: a group whose gradient holds NaN or infinity counts as one without examples, and the state counts
+        how many there were. Otherwise such a group spoils its cluster's buffer, ḡ and the step.
 
     Returns:
       An `optax.GradientTransformationExtraArgs`. Its update takes gradients with leaves [G, ...],
@@ -91,8 +96,10 @@ def scale_by_discover(
         def zero_buffers(p):
             return jnp.zeros((num_clusters, *jnp.shape(p)), buffer_dtype or wide_dtype(p))
 
-        seen = jnp.zeros(num_clusters, jnp.result_type(float)) if estimate_probs else None
-        return DiscoverState(zeros_like_wide(params), jax.tree.map(zero_buffers, params), seen)
+        seen = jnp.zeros((2, num_clusters), jnp.result_type(float)) if estimate_probs else None
+        return DiscoverState(
+            zeros_like_wide(params), jax.tree.map(zero_buffers, params), seen, jnp.zeros((), jnp.int32)
+        )
 
     def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, context=NO_CONTEXT, **_):
         del params
@@ -103,19 +110,20 @@ def scale_by_discover(
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
         weights, seen = batch_weights(
-            ids, sizes, probs, state.examples_seen, correction=1 - nu * beta, rate=RATES[rate](beta)
+            ids, sizes, probs, state.examples_seen, state.turn, correction=1 - nu * beta, rate=RATES[rate](beta)
         )
         answer, mean, buffers = update_parameters(weights, updates, state, context)
         if context.move is not None:
             answer: Any = Moved(answer)
-        return answer, DiscoverState(mean, buffers, seen)
+        turn = jnp.where(weights.active, (state.turn + 1) % AFRESH, state.turn)
+        return answer, DiscoverState(mean, buffers, seen, turn)
 
     rule = GroupTransformation(init, update)
     if damping is not None:
-        return damped(rule, clusters.probs, damping, damping_clusters)
-    if damping_clusters is not None:
+        rule = damped(rule, clusters.probs, damping, damping_clusters)
+    elif damping_clusters is not None:
         raise ValueError(f"damping_clusters = {damping_clusters} goes with damping, which is None")
-    return rule
+    return skipping_nonfinite(rule, skip_nonfinite)
 
 
 def wide_dtype(array: Any) -> Any:

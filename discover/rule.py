@@ -14,6 +14,8 @@ The rule:
     rate         ρ_n = min(1, (1 − β)·w_n/p_n)    "proportional"                            (F4)
                  ρ_n = 1 − β                      "per_visit"                               (F5)
 
+(F3) never forgets a rounding error, so each number of ḡ is also summed afresh, Σ_n p_n g_n, once in `AFRESH` steps.
+
 Equation 3 of the paper is (F1) with ν = 0; `docs/family.md` has the reductions and the reading of the rest.
 
 The same lines serve arrays [G, ...] and the inside of a GPU kernel, where a group's numbers are variables of their
@@ -42,6 +44,8 @@ def per_visit_rate(beta: Scalar) -> Rate:
     return lambda share, p: jnp.full_like(p, 1 - beta)
 
 
+AFRESH = 512
+"""Steps in which every number of ḡ is summed afresh once."""
 RATES = {"proportional": proportional_rate, "per_visit": per_visit_rate}
 
 
@@ -59,6 +63,8 @@ class Weights(NamedTuple):
     mean_keep: Any  # [], factor on ḡ: 1 unless the probabilities are estimated
     mean_old: Any  # [G], weight of the old buffers in ḡ, once a cluster
     mean_new: Any  # [G], weight p_n of the new buffers in ḡ, once a cluster
+    probs: Any  # [N], p_n of all clusters
+    turn: Any  # int32 [], which part of ḡ is summed afresh, of `AFRESH`; −1: none
 
 
 def batch_weights(
@@ -66,6 +72,7 @@ def batch_weights(
     group_sizes: jax.Array | None,
     probs: jax.Array,
     examples_seen: jax.Array | None,
+    turn: jax.Array,
     *,
     correction: Scalar,
     rate: Rate,
@@ -76,7 +83,8 @@ def batch_weights(
       cluster_ids: int [G].
       group_sizes: [G], or None when all groups are of one size.
       probs: [N], p_n.
-      examples_seen: [N] to estimate p_n from, or None to take `probs`.
+      examples_seen: [2, N] to estimate p_n from, a sum and what it lost to rounding, or None to take `probs`.
+      turn: int [], which part of ḡ is summed afresh.
       correction: the factor on Δ in the direction, 1 − νβ.
       rate: ρ_n from (w_n, p_n).
     """
@@ -102,8 +110,9 @@ def batch_weights(
         # probabilities without a look at the other buffers.
         seen_before = jnp.sum(examples_seen)
         seen_after = seen_before + jnp.where(total > 0, total, 1)
-        examples_seen = examples_seen.at[read_ids].add(sizes)
-        p = examples_seen[read_ids] / seen_after
+        examples_seen = _counted(examples_seen, jnp.zeros(num_clusters, dtype).at[read_ids].add(sizes))
+        probs = jnp.sum(examples_seen, axis=0) / seen_after
+        p = probs[read_ids]
         p_still_in_mean = p - cluster_share * total / seen_after
         mean_keep = jnp.where(total > 0, seen_before / seen_after, 1)
 
@@ -120,8 +129,16 @@ def batch_weights(
         mean_keep=mean_keep,
         mean_old=jnp.where(first, p_still_in_mean, 0),
         mean_new=jnp.where(first, p, 0),
+        probs=probs,
+        turn=jnp.where(total > 0, turn, -1),
     )
     return weights, examples_seen
+
+
+def _counted(seen: jax.Array, new: jax.Array) -> jax.Array:
+    """[2, N] with [N] added, and what that loses to rounding kept: float32 alone stops counting at 2²⁴."""
+    total = seen[0] + new
+    return jnp.stack([total, seen[1] + (new - (total - seen[0]))])
 
 
 def known_clusters(cluster_ids: jax.Array, num_clusters: int) -> jax.Array:

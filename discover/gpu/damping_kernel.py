@@ -83,10 +83,10 @@ def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_tak
 
         def new_products(rows: list[jax.Array], d: jax.Array, mean: jax.Array | None) -> list[jax.Array]:
             rows = [row.astype(jnp.float32) for row in rows]
-            if mean is None:
-                mean = functools.reduce(operator.add, [probs_ref[n] * row for n, row in enumerate(rows)])
-            u = [row - mean for row in rows]
-            return [*(u[n] * u[m] for n, m in pairs), *(row * d for row in u), mean * mean]
+            terms = [mean] if mean is not None else [probs_ref[n] * row for n, row in enumerate(rows)]
+            centre: Any = functools.reduce(operator.add, terms)
+            u = [row - centre for row in rows]
+            return [*(u[n] * u[m] for n, m in pairs), *(row * d for row in u), centre * centre]
 
         def add(turn: Any, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             first = (number * turns + turn) * AT_ONCE

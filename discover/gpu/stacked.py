@@ -1,13 +1,13 @@
 """The rule on arrays [G, ...]: the plain version, which every device can run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from discover.gpu.parameters import Parameter, Result
-from discover.rule import Weights, apply_rule, displacement
+from discover.rule import AFRESH, Weights, apply_rule, displacement
 
 
 class Stacked(NamedTuple):
@@ -29,10 +29,17 @@ class Stacked(NamedTuple):
 
     def by_cluster(self, cluster_mean: jax.Array, grads: jax.Array) -> jax.Array:
         mean = cluster_mean.astype(grads.dtype)
+        # Zero times what is not finite is not zero: only the averages that it belongs to may see it.
+        finite = jnp.isfinite(grads)
+        averages = self._matmul(mean, jnp.where(finite, grads, 0))
+        spoilt = self._matmul((mean > 0).astype(grads.dtype), 1 - finite.astype(grads.dtype)) > 0
+        return jnp.where(spoilt, jnp.nan, averages)
+
+    def _matmul(self, matrix: jax.Array, grads: jax.Array) -> jax.Array:
         if grads.ndim > 2:
-            return jnp.einsum("kj,j...->k...", mean, grads, precision=jax.lax.Precision.HIGHEST)
+            return jnp.einsum("kj,j...->k...", matrix, grads, precision=jax.lax.Precision.HIGHEST)
         # Vectors are sums over activations, and a matrix product would impose its memory layout on those.
-        return jnp.sum(mean.reshape(*mean.shape, *(1,) * (grads.ndim - 1)) * grads[None], axis=1)
+        return jnp.sum(matrix.reshape(*matrix.shape, *(1,) * (grads.ndim - 1)) * grads[None], axis=1)
 
     def stored(self, values: jax.Array) -> jax.Array:
         # A cast there and back is one that a compiler may leave out.
@@ -64,3 +71,32 @@ def update_stacked(weights: Weights, one: Parameter, *, sums_as_products: bool) 
         step = jnp.where(weights.active, displacement(first, param, learning_rate, decay), 0)
         first = (param + step).astype(param.dtype)
     return first, mean, buffers
+
+
+def summed_afresh(weights: Weights, results: Sequence[Result]) -> list[Result]:
+    """The results with ḡ = Σ_n p_n g_n, where its turn has come; here all of it at once."""
+    if not results:
+        return []
+    due = weights.turn == AFRESH - 1
+
+    def fresh() -> list[jax.Array]:
+        return [jnp.where(due, _weighted_sum(weights.probs, buffers, mean.dtype), mean) for _, mean, buffers in results]
+
+    means = jax.lax.cond(_anywhere(due), fresh, lambda: [mean for _, mean, _ in results])
+    return [(first, mean, buffers) for (first, _, buffers), mean in zip(results, means, strict=True)]
+
+
+def _weighted_sum(probs: jax.Array, buffers: jax.Array, dtype: Any) -> jax.Array:
+    return jnp.tensordot(probs.astype(dtype), buffers.astype(dtype), 1, precision=jax.lax.Precision.HIGHEST)
+
+
+@jax.custom_batching.custom_vmap
+def _anywhere(due: jax.Array) -> jax.Array:
+    """Under `vmap`: whether it is due in any of the runs. With one answer for each, a `cond` computes both sides."""
+    return due
+
+
+@_anywhere.def_vmap
+def _(size: int, batched: Sequence[bool], due: jax.Array) -> tuple[jax.Array, bool]:
+    del size, batched
+    return jnp.any(due), False

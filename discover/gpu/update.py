@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from discover.context import Context
 from discover.gpu import device, update_kernel
 from discover.gpu.parameters import Parameter, Result, Update, map_parameters, small_ones_together
-from discover.gpu.stacked import update_stacked
+from discover.gpu.stacked import summed_afresh, update_stacked
 from discover.rule import Weights
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ def update_parameters(weights: Weights, grads: Any, state: Any, context: Context
     def cpu():
         def update(parameters: Sequence[Parameter]) -> list[Result]:
             padded, all_groups = _with_second_group(weights, parameters)
-            return [update_stacked(all_groups, one, sums_as_products=True) for one in padded]
+            return summed_afresh(weights, [update_stacked(all_groups, one, sums_as_products=True) for one in padded])
 
         return map_parameters(update, grads, state, context)
 
     def other():
-        return map_parameters(lambda parameters: [_plain(weights, one) for one in parameters], grads, state, context)
+        return map_parameters(_plain(weights), grads, state, context)
 
     def gpu():
         if not 0 < weights.share.size <= update_kernel.MAX_GROUPS:
@@ -44,8 +44,11 @@ def update_parameters(weights: Weights, grads: Any, state: Any, context: Context
     return device.by_device(cpu=cpu, gpu=gpu, other=other)
 
 
-def _plain(weights: Weights, one: Parameter) -> Result:
-    return update_stacked(weights, one, sums_as_products=False)
+def _plain(weights: Weights) -> Update:
+    def update(parameters: Sequence[Parameter]) -> list[Result]:
+        return summed_afresh(weights, [update_stacked(weights, one, sums_as_products=False) for one in parameters])
+
+    return update
 
 
 def _with_second_group(weights: Weights, parameters: Sequence[Parameter]) -> tuple[list[Parameter], Weights]:
@@ -86,7 +89,8 @@ def _kernels(weights: Weights) -> Update:
 
     def update(parameters: Sequence[Parameter]) -> list[Result]:
         able = iter(small_ones_together(kernels)([one for one in parameters if _has_kernel(one)]))
-        return [next(able) if _has_kernel(one) else _plain(weights, one) for one in parameters]
+        others = iter(_plain(weights)([one for one in parameters if not _has_kernel(one)]))
+        return [next(able) if _has_kernel(one) else next(others) for one in parameters]
 
     return update
 
@@ -99,7 +103,7 @@ def _kernels_on_slices(weights: Weights, slices: Slices) -> Update:
         leaf = slices.find(one.path)
         # Not found: an optimizer around this one has made another tree of the parameters.
         if leaf is None or not _has_kernel(one):
-            return _plain(weights, one)
+            return _plain(weights)([one])[0]
         asked = {"move": one.move, "offset": one.offset}  # sorted by name, as jax sorts the keys of a tree
         numbers = {name: value._replace(**{VECTOR[name]: None}) for name, value in asked.items() if value is not None}
         vectors = [getattr(asked[name], VECTOR[name]) for name in numbers]

@@ -22,7 +22,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from discover.context import Offset
 from discover.gpu.parameters import Parameter, Result, kind_of
-from discover.rule import Weights, apply_rule, displacement
+from discover.rule import AFRESH, Weights, apply_rule, displacement
 
 MAX_GROUPS = 16  # all groups' numbers are held in registers at once
 BLOCK = 512
@@ -60,13 +60,17 @@ class _Unrolled(NamedTuple):
         return functools.reduce(operator.add, values)
 
     def by_cluster(self, cluster_mean: Sequence[Any], grads: Sequence[jax.Array]) -> list[jax.Array]:
-        return [self.sum([mean * gradient for mean, gradient in zip(row, grads)]) for row in cluster_mean]
+        # Zero times what is not finite is not zero: a group of another cluster is cut out.
+        return [
+            self.sum([jnp.where(mean > 0, mean * gradient, 0) for mean, gradient in zip(row, grads)])
+            for row in cluster_mean
+        ]
 
     def stored(self, values: Sequence[jax.Array]) -> list[jax.Array]:
         return [value.astype(self.buffer_dtype).astype(self.dtype) for value in values]
 
 
-def _kernel(ids_ref, scalars_ref, numbers_ref, *refs, count, kind, block):
+def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, block):
     """One block of one of the parameters. Loads and stores are written out for each of them, the arithmetic once."""
     inputs, results = refs[: _INPUTS * count], refs[_INPUTS * count :]
     parameters = [
@@ -97,6 +101,22 @@ def _kernel(ids_ref, scalars_ref, numbers_ref, *refs, count, kind, block):
     weights = _unpack(scalars_ref, num_groups)
     groups = _Unrolled(kind.buffer_dtype, mean.dtype)
     result, new_mean, new = apply_rule(weights, grads, mean, old, offset, groups)
+
+    def sum_afresh(refs):
+        """Σ_n p_n g_n, the buffers of this batch as they will be stored."""
+        inside = at < refs.mean.shape[0]
+
+        def add(n, total):
+            value = plgpu.load(refs.buffers.at[n, at], mask=inside, other=0.0).astype(mean.dtype)
+            for k in range(num_groups):
+                value = jnp.where(ids_ref[num_groups + k] == n, new[k], value)
+            return total + probs_ref[n] * value
+
+        return lax.fori_loop(0, refs.buffers.shape[0], add, jnp.zeros_like(mean))
+
+    sums = [functools.partial(sum_afresh, refs) for refs in parameters]
+    due = number % AFRESH == ids_ref[2 * num_groups]
+    new_mean = lax.cond(due, lambda: sums[0]() if count == 1 else lax.switch(which, sums), lambda: new_mean)
     if kind.moves:
         step = displacement(result, param, numbers_ref[2], numbers_ref[3] if kind.decays else None)
         result = param + jnp.where(weights.active, step, 0)
@@ -121,8 +141,9 @@ def _kernel(ids_ref, scalars_ref, numbers_ref, *refs, count, kind, block):
 class Scalars(NamedTuple):
     """The scalars of one step, laid out for the kernel: made once, shared by all parameters."""
 
-    ids: jax.Array  # int32 [2G], the buffers to read, then those to write (N or more: none)
+    ids: jax.Array  # int32 [2G + 1], the buffers to read, those to write (N or more: none), and whose turn it is
     values: jax.Array  # float32 [3 + 5G + G²]
+    probs: jax.Array  # float32 [N]
 
 
 def pack(weights: Weights) -> Scalars:
@@ -130,8 +151,8 @@ def pack(weights: Weights) -> Scalars:
     scalars = (weights.active[None], weights.mean_keep[None], weights.correction[None])
     vectors = (weights.valid, weights.share, weights.rate, weights.mean_old, weights.mean_new)
     values = (*scalars, *vectors, weights.cluster_mean.reshape(-1))
-    ids = jnp.concatenate([weights.read_ids, weights.write_ids])
-    return Scalars(ids, jnp.concatenate([v.astype(jnp.float32) for v in values]))
+    ids = jnp.concatenate([weights.read_ids, weights.write_ids, weights.turn[None]])
+    return Scalars(ids, jnp.concatenate([v.astype(jnp.float32) for v in values]), weights.probs.astype(jnp.float32))
 
 
 def _unpack(values: Any, num_groups: int) -> Weights:
@@ -144,7 +165,7 @@ def _unpack(values: Any, num_groups: int) -> Weights:
     active, mean_keep, correction = values[next(place)] > 0, values[next(place)], values[next(place)]
     valid, share, rate, mean_old, mean_new = [number > 0 for number in vector()], *(vector() for _ in range(4))
     rows = [vector() for _ in range(num_groups)]
-    return Weights(None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new)
+    return Weights(None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new, None, None)
 
 
 def update_in_kernels(
@@ -173,7 +194,7 @@ def _launch(
     scalars: Scalars, parameters: Sequence[Parameter], *, block: int, warps: int, interpret: bool
 ) -> list[Result]:
     """One kernel for all of these."""
-    arguments: list[Any] = [scalars.ids, scalars.values, _numbers(parameters[0])]
+    arguments: list[Any] = [*scalars, _numbers(parameters[0])]
     shapes, aliases, nothing = [], {}, jnp.zeros(1, jnp.float32)
     for k, one in enumerate(parameters):
         size, first = one.mean.size, len(arguments)

@@ -15,6 +15,7 @@ import optax
 from discover.checks import check_cluster_ids, check_group_axis, check_group_sizes, check_not_negative, is_zero
 from discover.context import NO_CONTEXT, GroupTransformation, Move, Moved, Offset, Scalar
 from discover.groups import has_no_groups, without_groups
+from discover.nonfinite import skipping_nonfinite
 from discover.rule import displacement, known_clusters
 
 Mask = Any | Callable[[optax.Params], Any] | None
@@ -37,6 +38,7 @@ def optimizer_from(
     mask: Mask,
     l2: Scalar,
     num_clusters: int | None = None,
+    skip_nonfinite: bool = False,
 ) -> GroupTransformation:
     """θ ← θ − μ_t·(d + λθ), where d is the direction of ĝ_k + λ₂θ and `then` is done to it.
 
@@ -48,6 +50,7 @@ def optimizer_from(
       mask: which parameters have `weight_decay` and `l2`.
       l2: λ₂.
       num_clusters: N for an optimizer with clusters; groups of other clusters count as groups without examples.
+      skip_nonfinite: groups whose gradient is not finite do, too.
     """
     check_not_negative("learning_rate", learning_rate)
     check_not_negative("weight_decay", weight_decay)
@@ -89,7 +92,7 @@ def optimizer_from(
             answer = jax.tree.map(lambda u: jnp.where(counts, u, 0), answer)
         return answer, OptimizerState(direction_state, *rest)
 
-    return with_penalty(GroupTransformation(init, update), l2, mask)
+    return skipping_nonfinite(with_penalty(GroupTransformation(init, update), l2, mask), skip_nonfinite)
 
 
 def with_penalty(inner: GroupTransformation, l2: Scalar, mask: Mask) -> GroupTransformation:

@@ -6,6 +6,7 @@ from jax.typing import DTypeLike
 from discover.clusters import Clusters
 from discover.context import GroupTransformation, Scalar
 from discover.direction import scale_by_discover
+from discover.nonfinite import skipping_nonfinite
 from discover.optimizers.compose import Mask, optimizer_from
 from discover.optimizers.igt import transported
 from discover.optimizers.plain import scale_by_adam
@@ -22,6 +23,7 @@ def discover(
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
+    skip_nonfinite: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -33,7 +35,7 @@ def discover(
       clusters: the clusters and their probabilities.
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the step is momentum; 1 is the pure multi-momentum method.
-      damping, damping_clusters, rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
+      damping, damping_clusters, rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
 
     Example:
@@ -62,6 +64,7 @@ def discover(
         mask=mask,
         l2=l2,
         num_clusters=clusters.num_clusters,
+        skip_nonfinite=skip_nonfinite,
     )
 
 
@@ -76,6 +79,7 @@ def discover_qhm(
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
+    skip_nonfinite: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -91,6 +95,7 @@ def discover_qhm(
         rate=rate,
         buffer_dtype=buffer_dtype,
         estimate_probs=estimate_probs,
+        skip_nonfinite=skip_nonfinite,
         weight_decay=weight_decay,
         mask=mask,
         l2=l2,
@@ -109,6 +114,7 @@ def discover_igt(
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
+    skip_nonfinite: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -130,7 +136,8 @@ def discover_igt(
         weight_decay=weight_decay,
         mask=mask,
     )
-    return transported(inner, tail_fraction, l2=l2, mask=mask, num_clusters=clusters.num_clusters)
+    outer = transported(inner, tail_fraction, l2=l2, mask=mask, num_clusters=clusters.num_clusters)
+    return skipping_nonfinite(outer, skip_nonfinite)
 
 
 def discover_adam(
@@ -147,6 +154,7 @@ def discover_adam(
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
+    skip_nonfinite: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -173,7 +181,7 @@ def discover_adam(
         0.9 on top of β = 0.95 was worse at every learning rate that we tried (`docs/adam.md`).
       beta2: β₂ in [0, 1], how long Adam remembers the squares.
       eps: ε, added to the root of the squares.
-      damping, damping_clusters, rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
+      damping, damping_clusters, rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
 
     Raises:
@@ -206,4 +214,5 @@ def discover_adam(
         mask=mask,
         l2=l2,
         num_clusters=clusters.num_clusters,
+        skip_nonfinite=skip_nonfinite,
     )

@@ -98,6 +98,7 @@ def discover_muon(
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
+    skip_nonfinite: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -114,7 +115,7 @@ def discover_muon(
       nu: ν in [0, 1], how much of the direction is momentum.
       damping, damping_clusters: see `scale_by_discover`.
       beta2, eps, labels, matrix_dtype: see `muon`.
-      rate, buffer_dtype, estimate_probs: see `scale_by_discover`.
+      rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       weight_decay, mask, l2: see `sgd`.
 
     Raises:
@@ -147,6 +148,7 @@ def discover_muon(
         mask=mask,
         l2=l2,
         num_clusters=clusters.num_clusters,
+        skip_nonfinite=skip_nonfinite,
     )
 
 

@@ -14,7 +14,7 @@ import optax
 from discover.checks import check_cluster_ids, check_group_axis, check_group_sizes, check_unit_interval
 from discover.clusters import Clusters
 from discover.context import NO_CONTEXT, GroupTransformation, Scalar
-from discover.direction import DiscoverState, scale_by_discover
+from discover.direction import scale_by_discover
 from discover.gpu.parameters import Parameter, Result, map_parameters
 from discover.gpu.stacked import Stacked
 from discover.groups import mean_over_groups
@@ -182,13 +182,13 @@ def _scale_by_printed(clusters: Clusters, alpha: Scalar, alpha_n: Scalar | None,
         ids = check_cluster_ids(cluster_ids, num_groups)
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
-        weights, _ = batch_weights(ids, sizes, probs, None, correction=1.0, rate=rate)
+        weights, _ = batch_weights(ids, sizes, probs, None, state.turn, correction=1.0, rate=rate)
 
         def printed(parameters):
             return [equations(alpha, weights, one) for one in parameters]
 
         direction, mean, buffers = map_parameters(printed, updates, state, context._replace(move=None))
-        return direction, DiscoverState(mean, buffers, None)
+        return direction, state._replace(mean=mean, buffers=buffers)
 
     return GroupTransformation(init, update)
 

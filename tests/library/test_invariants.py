@@ -231,7 +231,7 @@ def random_walk(dtype, estimate_probs, num_steps=4000):
     )
     buffers = np.asarray(state.buffers, np.float64)
     if estimate_probs:
-        probs = np.asarray(state.examples_seen, np.float64) / np.sum(state.examples_seen)
+        probs = np.sum(np.asarray(state.examples_seen, np.float64), axis=0) / np.sum(state.examples_seen)
     drift = np.linalg.norm(np.asarray(state.mean, np.float64) - np.tensordot(np.asarray(probs), buffers, 1))
     return drift / np.linalg.norm(buffers, axis=1).max()
 
@@ -286,7 +286,7 @@ def test_estimated_probabilities_converge_to_the_frequencies_seen():
     batches = problem.draw_batches(400, 4, probs)
     tx = discover.discover(0.1, discover.Clusters.uniform(3), estimate_probs=True)
     _, state = problem.train(tx, problem.start(), batches)
-    seen = np.asarray(state.direction.examples_seen)
+    seen = np.sum(state.direction.examples_seen, axis=0)
     np.testing.assert_allclose(seen / seen.sum(), probs, atol=0.04)
     known, _ = problem.train(discover.discover(0.1, discover.Clusters(probs)), problem.start(), batches)
     learned, _ = problem.train(tx, problem.start(), batches)

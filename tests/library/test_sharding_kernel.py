@@ -28,7 +28,7 @@ def one_update(tx, groups):
         )
 
     params, grads = random(), random(groups)
-    state = jax.tree.map(lambda s: s + 0.5, tx.init(params))
+    state = jax.tree.map(lambda s: (s + 0.5).astype(s.dtype), tx.init(params))
     update = quick_jit(lambda grads, state: tx.update(grads, state, params, cluster_ids=jnp.arange(groups) % 3))
     return update, (grads, state)
 

@@ -33,7 +33,7 @@ def can_tell(one: Sequence[float], other: Sequence[float]) -> bool:
     from scipy.stats import t
 
     freedom = sum(errors) ** 2 / sum(e**2 / (len(v) - 1) for e, v in zip(errors, (one, other)))
-    return gap > t.ppf(1 - LEVEL / 2, freedom) * math.sqrt(sum(errors))
+    return gap > float(t.ppf(1 - LEVEL / 2, freedom)) * math.sqrt(sum(errors))
 
 
 def _variance(values: Sequence[float]) -> float:

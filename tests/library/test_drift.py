@@ -1,0 +1,140 @@
+"""ḡ = Σ p_n g_n for as long as a run lasts, after any gradient; and gradients that are not finite."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import discover
+from discover import rule
+from discover.gpu import update_kernel
+from discover.gpu.parameters import Parameter
+from discover.registry import OPTIMIZERS
+from tests.library import table
+from tests.library.on_gpu import compiled
+
+NUM_CLUSTERS, SIZE = 10, 40
+CLUSTERS = discover.Clusters.uniform(NUM_CLUSTERS)
+MEANS = jax.random.normal(jax.random.key(1), (NUM_CLUSTERS, SIZE))
+
+
+def distances(scales, num_groups=1, **options):
+    """‖ḡ − Σ p g‖/‖Σ p g‖ after each step, each group's gradient multiplied by its step's scale."""
+    tx = discover.scale_by_discover(CLUSTERS, **options)
+
+    def step(state, given):
+        key, scale = given
+        id_key, grad_key = jax.random.split(key)
+        ids = jax.random.randint(id_key, (num_groups,), 0, NUM_CLUSTERS)
+        grads = scale * (MEANS[ids] + 0.3 * jax.random.normal(grad_key, (num_groups, SIZE)))
+        state = tx.update(grads, state, cluster_ids=ids)[1]
+        exact = jnp.mean(state.buffers, axis=0)
+        return state, jnp.linalg.norm(state.mean - exact) / jnp.linalg.norm(exact)
+
+    keys = jax.random.split(jax.random.key(0), len(scales))
+    return np.asarray(jax.jit(lambda s: jax.lax.scan(step, tx.init(jnp.zeros(SIZE)), s))((keys, scales))[1])
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("num_groups", [1, 8])
+@pytest.mark.parametrize("spike", [1e8, 1e10])
+def test_one_gradient_that_is_far_too_large_is_forgotten_within_a_thousand_steps(spike, num_groups):
+    scales = jnp.ones(1200).at[100].set(spike)
+    found = distances(scales, num_groups)
+    assert found[101] < 1e-5  # of what the spike has made of ḡ
+    assert found[150:600].max() > 1e-5  # (F3) alone would keep what it lost
+    assert found[1100:].max() < 1e-5
+
+
+@pytest.mark.float32
+def test_the_mean_follows_gradients_that_shrink_to_nothing():
+    assert distances(0.999 ** jnp.arange(15_000.0)).max() < 1e-5
+
+
+def test_the_same_for_runs_side_by_side():
+    """The sum is taken where it is due in any of the runs, and changes only those in which it is."""
+    tx = discover.scale_by_discover(discover.Clusters.uniform(3))
+    state = jax.tree.map(lambda s: jnp.stack([s + 1, s + 1]), tx.init(jnp.zeros(2)))
+    state = state._replace(turn=jnp.array([rule.AFRESH - 1, 3]), mean=jnp.full((2, 2), 5.0))
+    grads, ids = jnp.ones((2, 1, 2)), jnp.array([[0], [1]])
+    _, after = jax.jit(jax.vmap(lambda g, s, i: tx.update(g, s, cluster_ids=i)))(grads, state, ids)
+    np.testing.assert_allclose(after.mean, [[1, 1], [5, 5]])
+    np.testing.assert_array_equal(after.turn, [0, 4])
+
+
+@pytest.mark.float32
+def test_the_kernel_sums_a_part_of_the_mean_afresh_at_each_step():
+    rng, block = np.random.default_rng(0), 8
+    buffers, mean = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 20), (20,)))
+    probs, ids = jnp.array([0.5, 0.3, 0.2]), jnp.array([2, 0], jnp.int32)
+    weights, _ = rule.batch_weights(
+        ids, None, probs, None, jnp.int32(1), correction=0.2, rate=rule.proportional_rate(0.9)
+    )
+    one = Parameter(None, jnp.ones((2, 20)), mean, buffers, None, None)
+    update = functools.partial(update_kernel.update_in_kernels, block=block, interpret=True)
+    _, new, stored = compiled(lambda: update(update_kernel.pack(weights), [one]))[0]
+    _, kept, _ = compiled(lambda: update(update_kernel.pack(weights._replace(turn=jnp.int32(-1))), [one]))[0]
+    np.testing.assert_allclose(new[8:16], (probs @ stored)[8:16], rtol=1e-6)
+    np.testing.assert_array_equal(np.delete(new, slice(8, 16)), np.delete(kept, slice(8, 16)))
+    assert np.abs(kept - new)[8:16].min() > 1e-3  # the mean was none of these buffers'
+
+
+@pytest.mark.float32
+def test_examples_are_counted_far_beyond_what_a_float_can():
+    tx = discover.scale_by_discover(discover.Clusters.uniform(2), estimate_probs=True)
+    state = tx.init(jnp.zeros(1))
+    state = state._replace(examples_seen=jnp.array([[1e9, 1e9], [0.0, 0.0]]))
+    update = jax.jit(
+        lambda s: tx.update(jnp.ones((1, 1)), s, cluster_ids=jnp.array([1]), group_sizes=jnp.array([3]))[1]
+    )
+    for _ in range(100):
+        state = update(state)
+    assert np.sum(np.asarray(state.examples_seen, np.float64), axis=0).tolist() == [1e9, 1e9 + 300]
+
+
+def spoilt(bad, **options):
+    """One step with three groups, of which group 1, of cluster 2, is `bad` in one number."""
+    tx = discover.scale_by_discover(discover.Clusters.uniform(4), **options)
+    state = tx.init({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
+    grads = {"w": jnp.ones((3, 2, 3)).at[1, 0, 1].set(bad), "b": jnp.ones((3, 3)).at[1, 2].set(bad)}
+    return jax.jit(lambda g, s: tx.update(g, s, cluster_ids=jnp.array([0, 2, 3])))(grads, state)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_what_is_not_finite_stays_in_its_own_clusters_buffer(bad, on_gpu, gpu, monkeypatch):
+    if on_gpu:
+        gpu()
+    with jax.enable_x64(not on_gpu):
+        _, state = spoilt(bad)
+    for buffers in jax.tree.leaves(state.buffers):
+        assert np.isfinite(np.delete(buffers, 2, axis=0)).all()
+        assert not np.isfinite(buffers[2]).all()
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, -jnp.inf])
+def test_a_group_that_is_not_finite_can_be_left_out(bad):
+    direction, state = spoilt(bad, skip_nonfinite=True)
+    assert int(state.skipped) == 1
+    tx = discover.scale_by_discover(discover.Clusters.uniform(4))
+    grads = {"w": jnp.ones((2, 2, 3)), "b": jnp.ones((2, 3))}
+    without = tx.update(grads, tx.init({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)}), cluster_ids=jnp.array([0, 3]))
+    jax.tree.map(np.testing.assert_array_equal, (direction, state.optimizer), without)
+
+
+@pytest.mark.parametrize("name", [name for name, one in OPTIMIZERS.items() if "skip_nonfinite" in one.arguments])
+def test_an_optimizer_goes_on_after_a_gradient_that_is_not_finite(name):
+    tx = table.make(name, clusters=discover.Clusters.uniform(3), skip_nonfinite=True)
+    params = {"w": jnp.ones((2, 3))}
+    state = tx.init(params)
+    step = jax.jit(lambda p, s, g, i: discover.take_step(tx, g, s, p, cluster_ids=i))
+    for number in range(4):
+        grads = {"w": jnp.ones((1, 2, 3)) * (jnp.nan if number == 2 else 1.0)}
+        before = params
+        params, state = step(params, state, grads, jnp.array([number % 3]))
+        if number == 2:
+            jax.tree.map(np.testing.assert_array_equal, params, before)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, state)))
+    assert int(state.skipped) == 1
