@@ -32,6 +32,14 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CHECKPOINTS = "checkpoints"
+
+
+class RecordsError(ValueError):
+    """A directory that holds no records, or records that cannot be read. Always one line."""
+
+    exit_code = 2
+
+
 PACKAGES = ("discover-optim", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy", "scikit-learn")
 
 
@@ -55,11 +63,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file; a damaged one is a ValueError that names it."""
+    """Reads a JSON file; a damaged one is a :class:`RecordsError` that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise RecordsError(f"{path} is damaged: {error}") from None
 
 
 def finite(value: Any) -> Any:
@@ -130,7 +138,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
     """Reads the lines of a run's metrics; a half-written last line (a run that is being written) is left out.
 
     Raises:
-        ValueError: a line before the last is damaged; the message names the file and the line.
+        RecordsError: a line before the last is damaged; the message names the file and the line.
     """
     path = Path(run_dir) / METRICS
     if not path.exists():
@@ -141,7 +149,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
         try:
             result.append(json.loads(line))
         except ValueError:
-            raise ValueError(f"{path} is damaged at line {number}") from None
+            raise RecordsError(f"{path} is damaged at line {number}") from None
     return result
 
 

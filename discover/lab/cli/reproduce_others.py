@@ -17,15 +17,7 @@ _TITLES = {"clean": "clean labels", "noise": "label noise 0.8"}
 def run_other(
     name: str, directory: Path, *, quick: bool, data: str | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Reruns one of :data:`OTHERS` into ``directory/name`` and draws its figures.
-
-    Args:
-        name: which.
-        directory: of all results.
-        quick: a rehearsal: few steps, seeds and settings.
-        data: where CIFAR-10 is, for the advice.
-        say: takes one line of progress.
-    """
+    """Reruns one of :data:`OTHERS` into ``directory/name`` and draws its figures; ``quick`` is a rehearsal."""
     out = directory / name
     if name == "theory":
         from discover.lab.experiments.reproduce.theory import reproduce_theory

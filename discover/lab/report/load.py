@@ -6,21 +6,16 @@ Only records are read here (JSON and JSON lines); nothing is trained and nothing
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from discover.lab.records import CONFIG, ENVIRONMENT, METRICS, SUMMARY, read_json, read_metrics
+from discover.lab.records import CONFIG, ENVIRONMENT, METRICS, SUMMARY, RecordsError, read_json, read_metrics
 
 COMPARISON = "comparison.json"
-
-
-class RecordsError(ValueError):
-    """A directory that holds no records, or records that cannot be read. Always one line."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -127,10 +122,7 @@ def mean_std(values: Iterable[float | None]) -> tuple[float, float]:
     numbers = [math.nan if v is None else float(v) for v in values]
     if not numbers or not all(math.isfinite(v) for v in numbers):
         return math.nan, math.nan
-    mean = math.fsum(numbers) / len(numbers)
-    if len(numbers) == 1:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in numbers) / (len(numbers) - 1))
+    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
 
 def load_run(directory: str | Path, label: str | None = None) -> RunRecord:
@@ -157,7 +149,7 @@ def load_run(directory: str | Path, label: str | None = None) -> RunRecord:
         config=config,
         environment=_read_json(directory / ENVIRONMENT),
         summary=_read_json(directory / SUMMARY),
-        metrics=_read_metrics(directory),
+        metrics=tuple(read_metrics(directory)),
     )
 
 
@@ -205,19 +197,7 @@ def _row_of(run: RunRecord) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = read_json(path)
-    except ValueError as error:
-        raise RecordsError(str(error)) from None
+    value = read_json(path) if path.is_file() else {}
     if not isinstance(value, dict):
         raise RecordsError(f"{path} must hold a JSON object, got {type(value).__name__}")
     return value
-
-
-def _read_metrics(directory: Path) -> tuple[dict[str, Any], ...]:
-    try:
-        return tuple(read_metrics(directory))
-    except ValueError as error:
-        raise RecordsError(str(error)) from None
