@@ -25,9 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discover import Clusters
 from discover.lab.theory.bounds import Constants
-
-__all__ = ["LogisticProblem", "Problem", "QuadraticProblem", "constants", "logistic", "quadratic"]
 
 
 class QuadraticProblem(NamedTuple):
@@ -69,16 +68,11 @@ Problem = QuadraticProblem | LogisticProblem
 """Either kind of clustered problem: what `constants` and the simulation take, one or many stacked on leading axes."""
 
 
-def _check(num_clusters: int, num_examples: int, dim: int, probs: Sequence[float] | None) -> np.ndarray:
-    for name, value in (("num_clusters", num_clusters), ("num_examples", num_examples), ("dim", dim)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    p = np.full(num_clusters, 1.0 / num_clusters) if probs is None else np.asarray(probs, dtype=np.float64)
-    if p.shape != (num_clusters,):
-        raise ValueError(f"probs must have one entry per cluster ({num_clusters}), got shape {p.shape}")
-    if np.any(p <= 0) or abs(p.sum() - 1.0) > 1e-6:
-        raise ValueError(f"probs must be positive and sum to 1, got {p.tolist()}")
-    return p
+def _probs(num_clusters: int, probs: Sequence[float] | None) -> jax.Array:
+    clusters = Clusters.uniform(num_clusters) if probs is None else Clusters(probs)
+    if clusters.num_clusters != num_clusters:
+        raise ValueError(f"probs must have one entry per cluster ({num_clusters}), got {clusters.num_clusters}")
+    return jnp.asarray(np.asarray(clusters.probs, np.float64))
 
 
 def _scaled(values: jax.Array, weights: jax.Array, variance: jax.Array | float) -> jax.Array:
@@ -108,19 +102,6 @@ def _gradients_at_optimum(
     spread = spread - jnp.mean(spread, axis=1, keepdims=True)
     spread = _scaled(spread, probs[:, None] / spread.shape[1], in_cluster_variance)
     return centres[:, None, :] + spread
-
-
-def _check_variances(
-    num_clusters: int, num_examples: int, in_cluster: jax.Array | float, between: jax.Array | float
-) -> None:
-    # One cluster has nothing between, one example per cluster nothing within: asking for it is a mistake.
-    if num_clusters == 1 and isinstance(between, (int, float)) and between != 0:
-        raise ValueError(f"between_cluster_variance must be 0 with one cluster, got {between}")
-    if num_examples == 1 and isinstance(in_cluster, (int, float)) and in_cluster != 0:
-        raise ValueError(f"in_cluster_variance must be 0 with one example per cluster, got {in_cluster}")
-    for name, value in (("in_cluster_variance", in_cluster), ("between_cluster_variance", between)):
-        if isinstance(value, (int, float)) and value < 0:
-            raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def _rotations(normals: jax.Array) -> jax.Array:
@@ -161,17 +142,13 @@ def quadratic(
     Returns:
       The problem. All numeric arguments may be traced.
 
-    Raises:
-      ValueError: a size, a probability or a variance that cannot be.
-
     Example:
       >>> problem = quadratic(jax.random.key(0), num_clusters=3, num_examples=4, dim=5,
       ...                     in_cluster_variance=1.0, between_cluster_variance=9.0)
       >>> round(float(constants(problem).between_cluster_variance), 3)
       9.0
     """
-    p = jnp.asarray(_check(num_clusters, num_examples, dim, probs))
-    _check_variances(num_clusters, num_examples, in_cluster_variance, between_cluster_variance)
+    p = _probs(num_clusters, probs)
     shape = (num_clusters, num_examples, dim)
     centres, spread, optimum, normals = _normals(key, (num_clusters, dim), shape, (dim,), (2, *shape))
     # The ends of the spectrum are in every example: the declared ν and δ are attained, not only bounds.
@@ -202,12 +179,8 @@ def logistic(
     """A clustered logistic regression; arguments as for `quadratic`.
 
     The features of cluster n are spread around its own centre, scaled so that the largest ‖a‖²/4 is δ − ν.
-
-    Raises:
-      ValueError: a size, a probability or a variance that cannot be.
     """
-    p = jnp.asarray(_check(num_clusters, num_examples, dim, probs))
-    _check_variances(num_clusters, num_examples, in_cluster_variance, between_cluster_variance)
+    p = _probs(num_clusters, probs)
     shape = (num_clusters, num_examples, dim)
     centres, spread, optimum, around, near = _normals(
         key, (num_clusters, dim), shape, (dim,), (num_clusters, 1, dim), shape

@@ -20,16 +20,14 @@ from discover.lab.experiments.bench.candidates import (
     LONGEST_DISPATCH,
     Candidate,
     adjusted,
+    operations_per_step,
     prepare_candidate,
     prepare_hand_written,
     random_images,
 )
-from discover.lab.experiments.bench.operations import operations_per_step
 from discover.lab.experiments.bench.update import copy_bandwidth, time_update
 from discover.lab.experiments.config.config import Config, ConfigError
-from discover.lab.experiments.run.build import (
-    build_network_for,
-)
+from discover.lab.experiments.run.build import build_network_for
 from discover.registry import OPTIMIZERS, REFERENCE
 
 
