@@ -176,9 +176,6 @@ def extract_run(
         members: indices into the run's members; they must have different seeds.
         config: the new run's configuration (the grid's with the chosen learning rate); default: the grid's.
 
-    Returns:
-        ``new_dir`` as a path.
-
     Raises:
         ValueError: a member that is not there, or two with the same seed.
     """
@@ -227,11 +224,6 @@ def environment(
     """Describes where a run happens: versions, hardware, git commit and command.
 
     Paths are left as the user typed them, and the program's own location is left out.
-
-    Args:
-        devices: the kind of each device in use.
-        backend: the devices' platform.
-        command: the command line; default ``sys.argv``.
     """
     argv = list(sys.argv if command is None else command)
     if argv:

@@ -125,9 +125,6 @@ class Dataset:
         Returns:
             A dataset whose `train` and `validation` are disjoint and together the old `train`.
 
-        Raises:
-            DataError: if there is a validation split already, or the share leaves one side empty.
-
         >>> from discover.lab.data import load
         >>> digits = load("digits").split_validation(0.1)
         >>> len(digits.train), len(digits.validation)
@@ -144,11 +141,6 @@ def stratified_split(labels: NDArray, fraction: float, seed: int = 0) -> tuple[N
 
     The second part has round(fraction·n) examples; a class of m examples gives it ⌊fraction·m⌋ or ⌈fraction·m⌉ of them,
     the classes with the largest remainders the higher number.
-
-    Args:
-        labels: int [n].
-        fraction: the share of the second part, strictly between 0 and 1.
-        seed: which examples; the same seed always gives the same ones.
 
     Returns:
         Two sorted index arrays, disjoint, together all of 0…n−1.

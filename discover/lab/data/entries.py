@@ -11,11 +11,7 @@ from discover.lab.data.errors import DataError
 
 @dataclass(frozen=True)
 class DescribedEntry(registry.Made):
-    """An entry that is made by a function, whose arguments are what it can be told.
-
-    Attributes:
-        description: one line.
-    """
+    """An entry that is made by a function, whose arguments are what it can be told."""
 
     description: str
 

@@ -282,9 +282,6 @@ def measured_batch_noise(
       bootstrap: resamples (of batches) behind the intervals; 0 leaves them empty (low = high = value).
       confidence: of the intervals. They are about these batches' chance, not about that of the sample.
       seed: of the resampling.
-
-    Returns:
-      Means over the T batches.
     """
     k = np.asarray(gram, np.float64)
     p = check_probs(probs, cluster_ids)

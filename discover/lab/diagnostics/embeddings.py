@@ -23,9 +23,6 @@ class StreamingKMeans:
       num_clusters: k.
       seed: of the start.
       warmup: rows gathered before the start is chosen by k-means on them; at least 20 per cluster are good.
-
-    Raises:
-      ValueError: k is below 1, or the warm-up has fewer rows than clusters.
     """
 
     def __init__(self, num_clusters: int, *, seed: int = 0, warmup: int | None = None):

@@ -94,9 +94,6 @@ def decompose(gradients: ArrayLike, cluster_ids: ArrayLike, probs: ArrayLike | N
     Returns:
       The parts, every example of cluster n weighing p_n / (examples of n in the sample).
 
-    Raises:
-      ValueError: shapes or ids do not fit, or a cluster has no example.
-
     Example:
       >>> parts = decompose([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1])
       >>> parts.in_cluster, parts.between_cluster, parts.total
@@ -233,9 +230,6 @@ def estimate(
       bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
       confidence: of the intervals.
       seed: of the resampling.
-
-    Returns:
-      An `Estimate`.
 
     Raises:
       ValueError: shapes do not fit, or a cluster has fewer than 2 examples (1 where that is all of it).

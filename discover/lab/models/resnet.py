@@ -51,9 +51,6 @@ class ResNet(nnx.Module):
         dtype: of the computation.
         conv_general_dilated: what every convolution calls.
         rngs: for the initial parameters.
-
-    Raises:
-        ValueError: another depth.
     """
 
     def __init__(

@@ -60,9 +60,6 @@ class WideResNet(nnx.Module):
         dtype: of the computation.
         conv_general_dilated: what every convolution calls.
         rngs: for the initial parameters.
-
-    Raises:
-        ValueError: a depth of another form.
     """
 
     def __init__(

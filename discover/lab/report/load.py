@@ -154,11 +154,7 @@ def load_run(directory: str | Path, label: str | None = None) -> RunRecord:
 
 
 def load_report(directory: str | Path) -> Report:
-    """Read a comparison directory, a run directory, or a folder of run directories.
-
-    Raises:
-        RecordsError: the directory does not exist, or holds none of these.
-    """
+    """Read a comparison directory, a run directory, or a folder of run directories."""
     directory = Path(directory)
     if not directory.is_dir():
         raise RecordsError(f"no such directory: {directory}")

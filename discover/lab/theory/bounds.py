@@ -45,9 +45,6 @@ class Constants:
       in_cluster_variance: $Σ p_n E‖g(x, θ^*) − g_n(θ^*)‖²$, not doubled.
       between_cluster_variance: $Σ p_n‖g_n(θ^*)‖²$.
       min_prob: the smallest cluster probability.
-
-    Raises:
-      ValueError: a constant lies outside its range.
     """
 
     strong_convexity: ArrayLike
@@ -113,9 +110,6 @@ def step_size_limit(
       alpha: α in (0, p_min]; the family's 1 − β.
       batch_size: |B|.
       num_groups: K; None is the printed limit, K = |B|.
-
-    Returns:
-      The largest step size that the theorem allows.
     """
     _, groups = _groups(batch_size, num_groups)
     a = _check_alpha(constants, alpha)
@@ -185,9 +179,6 @@ def theorem_1(
       batch_size: |B|.
       num_groups: K, clusters drawn independently per step; None means K = |B|.
       check: refuse a step size for which the argument does not hold (`direct_step_size_limit`).
-
-    Returns:
-      The bound, as a `Theorem1`.
 
     Raises:
       ValueError: α or μ lies outside the theorem's range.

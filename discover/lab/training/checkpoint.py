@@ -69,9 +69,6 @@ class Checkpoints:
             state: any tree of arrays.
             note: a small JSON object that comes back with it.
             score: the higher the better; the best one is kept. None: never the best.
-
-        Raises:
-            RunError: the disk is full, now or for the checkpoint before.
         """
         if step in self._passed:
             self.wait()  # what is still being written is not listed yet
@@ -159,9 +156,6 @@ class Checkpoints:
 
         Returns:
             (step, state, note), or None where there is none, or none that its records still cover.
-
-        Raises:
-            RunError: there are checkpoints that cannot be read, and none that can; or the memory does not suffice.
         """
         unreadable = ""
         for step in reversed(self.steps()):

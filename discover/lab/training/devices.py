@@ -76,12 +76,7 @@ class Devices:
         return self.put_everywhere(np.zeros(0, np.float32) if self.several else images)
 
     def put_batches(self, batches: StepBatch, images: Any) -> StepBatch:
-        """This process's part of the batches of a dispatch, leaves [steps, S, G/processes, ...].
-
-        Args:
-            batches: rows of the training examples.
-            images: those examples, on the host. On several devices the rows are replaced by what they name.
-        """
+        """This process's part of the batches of a dispatch, leaves [steps, S, G/processes, ...]."""
         if self.several:
             batches = batches._replace(examples=images[batches.examples])
         return jax.make_array_from_process_local_data(self._sharding(P(None, None, AXIS)), batches)

@@ -22,9 +22,6 @@ def factor(name: str, step: Any, warmup_steps: Any, total_steps: Any) -> Any:
         step: t, counted from 0.
         warmup_steps: w; 0 starts at the peak.
         total_steps: T.
-
-    Raises:
-        ValueError: another name.
     """
     if name not in SCHEDULES:
         raise ValueError(f"unknown schedule {name!r}: choose from {', '.join(SCHEDULES)}")

@@ -57,9 +57,6 @@ class BatchPlan:
         noise: label noise. Where the clusters are observed labels it is theirs, and need not be given.
         given: for "given": cluster ids, int [G], or [T, G] for a cycle of T batches.
 
-    Raises:
-        DataError: if an argument is out of range, or they do not fit together.
-
     >>> from discover.lab.data import BatchPlan, cluster, load
     >>> digits = load("digits")
     >>> plan = BatchPlan(digits.train.labels, cluster(digits, "classes"), groups=4, group_size=8)
@@ -157,9 +154,6 @@ class BatchPlan:
     def batch(self, step: int) -> Batch:
         """The batch of one step.
 
-        Args:
-            step: 0, 1, 2, …; any step may be asked for at any time, in any order.
-
         Returns:
             A `Batch` of read-only arrays, [G, b] and [G].
         """
@@ -174,10 +168,6 @@ class BatchPlan:
 
     def batches(self, start: int, count: int) -> Batch:
         """The batches of `count` steps from `start` on, stacked: what `batch` gives, with a leading axis [count].
-
-        Args:
-            start: the first step.
-            count: how many; at least 1.
 
         Returns:
             A `Batch` of read-only arrays, [count, G, b] and [count, G].

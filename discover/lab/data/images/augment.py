@@ -27,10 +27,6 @@ def scale_pixels(images: jax.Array, scale: str = "unit") -> jax.Array:
     """Pixels 0…255 as float32 in [0, 1] ("unit") or [−1, 1] ("signed"), or unchanged ("none").
 
     One multiplication by a constant, after exact steps, so that every backend rounds the same way.
-
-    Args:
-        images: uint8, or float32 in 0…255.
-        scale: "unit", "signed" or "none".
     """
     check_choice("scale", scale, SCALES)
     if scale == "none":

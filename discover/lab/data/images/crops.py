@@ -31,31 +31,14 @@ def random_below(key: jax.Array, bound: jax.Array | int, shape: tuple[int, ...] 
 
 
 def flip(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Mirror each image left to right with probability ½.
-
-    Args:
-        key: a `jax.random` key.
-        images: [b, H, W, C], any type.
-
-    Returns:
-        The same shape and type.
-    """
+    """Mirror each image left to right with probability ½."""
     _check_images(images)
     mirrored = jax.random.bits(key, (images.shape[0],), jnp.uint32) & 1
     return jnp.where(mirrored[:, None, None, None] == 1, images[:, :, ::-1], images)
 
 
 def pad_and_crop(key: jax.Array, images: jax.Array, padding: int = 4) -> jax.Array:
-    """Pad with `padding` zeros on every side, and cut a random window of the old size out, one for each image.
-
-    Args:
-        key: a `jax.random` key.
-        images: [b, H, W, C], any type.
-        padding: zeros to add on each side.
-
-    Returns:
-        The same shape and type.
-    """
+    """Pad with `padding` zeros on every side, and cut a random window of the old size out, one for each image."""
     _check_images(images)
     if padding < 0:
         raise DataError(f"padding must not be negative, got {padding}")
@@ -126,16 +109,7 @@ def inception_crop(
 
 
 def center_crop(images: jax.Array, size: int | tuple[int, int], share: float = 0.875) -> jax.Array:
-    """The central window that has `share` of the shorter side, resized (bilinear) to `size`; for evaluation.
-
-    Args:
-        images: uint8 [b, H, W, C].
-        size: of the result, one number or (height, width).
-        share: of the shorter side; 0.875 is 224 of 256.
-
-    Returns:
-        uint8 [b, height, width, C].
-    """
+    """The central window that has `share` of the shorter side, resized (bilinear) to `size`; for evaluation."""
     _check_images(images)
     _check_pixels(images)
     if not 0 < share <= 1:

@@ -57,9 +57,6 @@ def bench(
     Returns:
         A table that JSON can hold: `rows`, `updates`, `environment` and what was asked for. Ctrl-C in the middle of the
         repeats ends it with those that were whole, and without `updates`; later, with the updates that were timed.
-
-    Raises:
-        ConfigError: a number of groups that does not divide the batch.
     """
     base = config_for(REFERENCE)
     batch = base.batches.groups * base.batches.group_size

@@ -60,9 +60,6 @@ def diagnose(
       dataset: the data set, if it is there already; else images are read when they are asked for where that can be.
       say: takes one line of progress.
 
-    Returns:
-      A `Diagnosis`.
-
     Raises:
       ValueError: the data set does not have the column.
     """

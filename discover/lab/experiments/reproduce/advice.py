@@ -58,17 +58,7 @@ def reproduce_advice(
     quick: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, dict[str, Any]]:
-    """Validates the advice on digits, and on small CIFAR-10 images where `data` says where CIFAR-10 is.
-
-    Args:
-      out_dir: takes `validation-digits.json` and `validation-cifar10.json`; what is there already is not trained again.
-      data: CIFAR-10's archive or folder; None leaves it out.
-      quick: a few settings only; for a look, or a test.
-      say: takes one line of progress.
-
-    Returns:
-      The records, by data set.
-    """
+    """Validates the advice on digits, and on small CIFAR-10 images where `data` says where CIFAR-10 is."""
     config = get_preset("digits").config
     jobs: dict[str, tuple[Config, Validation, Dataset]] = {"digits": (config, DIGITS, build_data(config))}
     if data is not None:

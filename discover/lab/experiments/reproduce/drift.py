@@ -41,12 +41,6 @@ def measure_drift(
 ) -> list[dict[str, Any]]:
     """Trains one seed of a Discover optimizer and measures the drift after every dispatch.
 
-    Args:
-        config: with one seed, an optimizer that keeps a buffer per cluster.
-        dataset: what ``config.data`` describes.
-        programs: compiled programs of earlier runs, to be reused and added to.
-        check_time: called between dispatches; raises when the time is up.
-
     Returns:
         ``[{"step", "loss", "drift"}, ...]``: mean training loss since the last line, and ‖ḡ − Σ p_n g_n‖/‖Σ p_n g_n‖.
         It ends early where the loss is no longer finite.
@@ -77,11 +71,7 @@ def measure_drift(
 
 
 def drift_of(opt_state: Any, probs: Any) -> jax.Array:
-    """‖ḡ − Σ_n p_n g_n‖/‖Σ_n p_n g_n‖ of an optimizer's state, over all parameters.
-
-    Raises:
-        ValueError: the optimizer keeps no buffer per cluster.
-    """
+    """‖ḡ − Σ_n p_n g_n‖/‖Σ_n p_n g_n‖ of an optimizer's state, over all parameters."""
     found = [x for x in jax.tree.leaves(opt_state, is_leaf=_is_state) if _is_state(x)]
     if len(found) != 1:
         raise ValueError(f"expected one state with a buffer per cluster, found {len(found)}")

@@ -112,9 +112,6 @@ def optimizer_for(name: str, clusters: Clusters) -> MakeOptimizer:
       name: `sgd`; `momentum` (β = 0.9); `discover` (Theorem 1's: ν = 0, β = 1 − α, proportional rate);
         `multi_momentum` (the same with ν = 1); or `paper_discover` (Algorithm 1 as printed, α_n = α/p_n).
       clusters: the problem's clusters.
-
-    Raises:
-      ValueError: an unknown name.
     """
     makers: dict[str, MakeOptimizer] = {
         "sgd": lambda h: sgd(h["mu"]),

@@ -43,16 +43,7 @@ def reproduce_theory(
     quick: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Reruns the simulations of `docs/theory.md` and writes `theory.json` into `out_dir`.
-
-    Args:
-      out_dir: made where it is missing.
-      quick: few seeds, steps and problems; for a look, or a test. The documentation's figures are not quick.
-      say: takes one line of progress.
-
-    Returns:
-      What was written: `settings`, `bound`, `trajectory`, `between`, `step_size`, `scaling` and `groups`.
-    """
+    """Reruns the simulations of `docs/theory.md` and writes `theory.json` into `out_dir`."""
     with Folder(out_dir).claim() as folder:
         record = _simulate(quick, say)
         write_text(folder.path / "theory.json", json.dumps(record, indent=1) + "\n")

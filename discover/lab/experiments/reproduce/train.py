@@ -50,20 +50,8 @@ def reproduce(
 ) -> dict[str, Any]:
     """Trains what is missing of ``result`` and writes each panel's record.
 
-    Args:
-        result: what :func:`discover.lab.experiments.reproduce.results.get_result` returned.
-        out: the folder that all results share.
-        minutes: stop after the unit in progress when this much time has passed.
-        say: takes one line of progress for each row.
-        command: the command line for the records.
-        programs: compiled programs to reuse and add to.
-        overrides: noted in the records; they are part of ``result`` already.
-
     Returns:
         ``{"result", "status": "finished" | "stopped", "panels": {name: record}}``.
-
-    Raises:
-        RunError: from training; what was trained is kept.
     """
     found: dict[str, Any] = {}
     status = "finished"

@@ -42,13 +42,7 @@ def variance_config(optimizer: str, noise: float, *, quick: bool = False) -> Con
 def reproduce_variance(
     out_dir: str | Path, *, quick: bool = False, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, dict[str, Path]]:
-    """Trains what is not trained yet, and returns where every run is: by setting, then by optimizer.
-
-    Args:
-      out_dir: takes a run directory for every setting and optimizer; finished ones are kept, stopped ones go on.
-      quick: few steps and seeds; for a look, or a test.
-      say: takes one line of progress.
-    """
+    """Trains what is not trained yet, and returns where every run is: by setting, then by optimizer."""
     runs: dict[str, dict[str, Path]] = {}
     programs: dict[str, Any] = {}
     for setting, noise in SETTINGS.items():

@@ -26,12 +26,6 @@ class Trials:
     """The trials of a sweep in a folder.
 
     ``trials/0007.json`` is the record of a trial that has ended, ``trials/0007/`` its run directory.
-
-    Args:
-        search: what the sweep does.
-        directory: where it is kept.
-        programs: compiled programs to reuse and add to.
-        command: the command line for the records.
     """
 
     def __init__(
