@@ -173,37 +173,43 @@ def extract_run(
     Args:
         run_dir: a run trained with several members, for example a grid of learning rates.
         new_dir: where the new run goes; created, and its records overwritten.
-        members: indices into the run's members; they must have different seeds.
+        members: indices into the run's members, of different seeds.
         config: the new run's configuration (the grid's with the chosen learning rate); default: the grid's.
 
-    Raises:
-        ValueError: a member that is not there, or two with the same seed.
     """
     source, target = Path(run_dir), Path(new_dir)
     summary = read_summary(source)
     if summary is None:
         raise ValueError(f"{source} has no {SUMMARY}: the run has not ended")
-    everyone = summary["members"]
-    for index in members:
-        if not 0 <= index < len(everyone):
-            raise ValueError(f"member {index} is not in {source}, which has {len(everyone)} members")
-    chosen = [everyone[index] for index in members]
-    seeds = [member["seed"] for member in chosen]
-    if len(set(seeds)) != len(seeds):
-        raise ValueError(f"members of one run must have different seeds, got seeds {seeds}")
+    chosen = [summary["members"][index] for index in members]
     wanted = set(members)
     lines = [
         {key: value for key, value in line.items() if key != "member"}
         for line in read_metrics(source)
         if line.get("member", 0) in wanted
     ]
-    target.mkdir(parents=True, exist_ok=True)
-    write_json(target / CONFIG, config if config is not None else read_json(source / CONFIG))
-    if (source / ENVIRONMENT).exists():
-        write_json(target / ENVIRONMENT, read_json(source / ENVIRONMENT))
-    write_text(target / METRICS, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
-    write_json(target / SUMMARY, {**summary, "seeds": seeds, "members": chosen, "final": gather_final(chosen)})
+    environment = read_json(source / ENVIRONMENT) if (source / ENVIRONMENT).exists() else None
+    write_run(target, config if config is not None else read_json(source / CONFIG), environment, lines, summary, chosen)
     return target
+
+
+def write_run(
+    target: Path,
+    config: Mapping[str, Any],
+    environment: Mapping[str, Any] | None,
+    lines: Iterable[Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    members: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Writes a run directory whose members were trained elsewhere, without checkpoints; returns its summary."""
+    target.mkdir(parents=True, exist_ok=True)
+    own = {"seeds": [member["seed"] for member in members], "members": members, "final": gather_final(members)}
+    write_json(target / CONFIG, config)
+    if environment is not None:
+        write_json(target / ENVIRONMENT, environment)
+    write_text(target / METRICS, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    write_json(target / SUMMARY, {**summary, **own})
+    return {**summary, **own}
 
 
 def gather_final(members: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float | None]]]:

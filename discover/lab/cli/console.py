@@ -134,7 +134,7 @@ def progress_columns(width: int) -> tuple[ProgressColumn, ...]:
 
 
 class Watcher:
-    """Shows one run: loss, accuracy, steps per second, time left. It is a ``training.progress.Progress``."""
+    """Shows one run: loss, accuracy, steps per second, time left; a ``training.progress.Progress``, without jax."""
 
     def __init__(self, bars: Bars | None, name: str, status: str = "[dim]compiling[/dim]"):
         self._bars, self._name = bars, name

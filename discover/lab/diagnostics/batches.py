@@ -6,6 +6,7 @@ Momentum so much, and what the advisor predicts from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from discover.lab.diagnostics.variance import (
+    ENDS,
     Estimate,
     Floats,
     Interval,
@@ -104,17 +106,14 @@ class NoiseEstimate:
         return BatchNoise(max(self.in_cluster.value, 0.0), max(self.between_cluster.value, 0.0))
 
 
-def _with_intervals(
-    inside: float, between: float, inside_again: Floats, between_again: Floats, total: float, total_again: Floats,
-    confidence: float,
-) -> NoiseEstimate:  # fmt: skip
-    """From values and resampled values to intervals: each as the resamples lie around their own mean."""
-    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+def _with_intervals(values: Sequence[float], resampled: Sequence[Floats]) -> NoiseEstimate:
+    """From in-cluster part, between-cluster part and total to intervals: as the resamples lie around their own mean."""
+    (inside, between, total), (inside_again, between_again, total_again) = values, resampled
 
     def interval(value: float, again: Floats) -> Interval:
         if not len(again):
             return Interval(value, value, value)
-        low, high = np.quantile(again - again.mean(), ends)
+        low, high = np.quantile(again - again.mean(), ENDS)
         return Interval(value, float(value + low), float(value + high))
 
     def share(part: Floats, rest: Floats) -> Floats:
@@ -125,7 +124,7 @@ def _with_intervals(
     moved = [v + (a - a.mean() if len(a) else a) for v, a in ((between, between_again), (inside, inside_again))]
     shares = share(*moved)
     value = float(share(np.asarray(between), np.asarray(inside)))
-    low, high = np.quantile(shares, ends) if len(shares) else (value, value)
+    low, high = np.quantile(shares, ENDS) if len(shares) else (value, value)
     return NoiseEstimate(
         interval(inside, inside_again),
         interval(between, between_again),
@@ -163,7 +162,7 @@ def estimated_batch_noise(
     inside, between = estimate.in_cluster.value / size, estimate.between_cluster.value / draws
     again = np.asarray(estimate.resamples, np.float64).reshape(2, -1)
     parts = again[0] / size, again[1] / draws
-    return _with_intervals(inside, between, *parts, inside + between, parts[0] + parts[1], estimate.confidence)
+    return _with_intervals((inside, between, inside + between), (*parts, parts[0] + parts[1]))
 
 
 def _shares(drawn: ArrayLike, num_clusters: int) -> Floats:
@@ -204,7 +203,6 @@ def composed_batch_noise(
     *,
     cluster_sizes: ArrayLike | None = None,
     bootstrap: int = 200,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> NoiseEstimate:
     r"""The noise of batches whose groups have the clusters `drawn`, however these were picked.
@@ -223,7 +221,6 @@ def composed_batch_noise(
       cluster_sizes: `[N]` sizes of the whole clusters, where the sample was taken from them without replacement;
         None treats the clusters as endless.
       bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
-      confidence: of the intervals.
       seed: of the resampling.
 
     Raises:
@@ -255,7 +252,7 @@ def composed_batch_noise(
         finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
         insides, betweens = (finite * np.concatenate(some) for some in zip(*found))
         again = insides, betweens
-    return _with_intervals(inside, between, *again, inside + between, again[0] + again[1], confidence)
+    return _with_intervals((inside, between, inside + between), (*again, again[0] + again[1]))
 
 
 def measured_batch_noise(
@@ -265,7 +262,6 @@ def measured_batch_noise(
     probs: ArrayLike | None = None,
     *,
     bootstrap: int = 1000,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> NoiseEstimate:
     r"""Measures E‖batch mean − g‖² over batches as they were really drawn, whatever drew them.
@@ -279,8 +275,8 @@ def measured_batch_noise(
       cluster_ids: `[S]`.
       batches: int `[T, B]`, rows of the Gram matrix; −1 is padding.
       probs: the clusters' probabilities; their shares of the sample if None.
-      bootstrap: resamples (of batches) behind the intervals; 0 leaves them empty (low = high = value).
-      confidence: of the intervals. They are about these batches' chance, not about that of the sample.
+      bootstrap: resamples (of batches) behind the intervals, which are about these batches' chance, not that of the
+        sample; 0 leaves them empty (low = high = value).
       seed: of the resampling.
     """
     k = np.asarray(gram, np.float64)
@@ -308,6 +304,4 @@ def measured_batch_noise(
     total = squared(weights - expected)
     draws = np.random.default_rng(seed).integers(0, len(total), (bootstrap, len(total)))
     again = [values[draws].mean(axis=1) if bootstrap else np.zeros(0) for values in (inside, between, total)]
-    return _with_intervals(
-        float(inside.mean()), float(between.mean()), again[0], again[1], float(total.mean()), again[2], confidence
-    )
+    return _with_intervals([float(values.mean()) for values in (inside, between, total)], again)

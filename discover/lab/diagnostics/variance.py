@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+ENDS = (0.025, 0.975)  # of every interval: 95%
 
 
 class Decomposition(NamedTuple):
@@ -134,7 +135,7 @@ def gram_matrix(gradients: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its bootstrap confidence interval."""
+    """An estimate and its 95% bootstrap interval."""
 
     value: float
     low: float
@@ -150,7 +151,6 @@ class Estimate:
       between_cluster: Σ p_n‖g_n − g‖².
       total: their sum.
       mean_square: ‖g‖², the signal that the noise hides.
-      confidence: of the intervals.
       resamples: `[2, R]`, the bootstrap's in-cluster and between-cluster parts, around the estimates.
     """
 
@@ -158,7 +158,6 @@ class Estimate:
     between_cluster: Interval
     total: Interval
     mean_square: Interval
-    confidence: float
     resamples: Floats = field(default_factory=lambda: np.zeros((2, 0)), repr=False, compare=False)
 
     @property
@@ -211,7 +210,6 @@ def estimate(
     *,
     cluster_sizes: ArrayLike | None = None,
     bootstrap: int = 200,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> Estimate:
     r"""Unbiased estimates of the population's in-cluster and between-cluster variance.
@@ -228,7 +226,6 @@ def estimate(
       cluster_sizes: `[N]` sizes of the whole clusters, where the sample was taken from them without replacement;
         None treats the clusters as endless.
       bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
-      confidence: of the intervals.
       seed: of the resampling.
 
     Raises:
@@ -237,8 +234,6 @@ def estimate(
     k = np.asarray(gram, np.float64)
     if k.ndim != 2 or k.shape[0] != k.shape[1]:
         raise ValueError(f"gram must be square, got shape {k.shape}")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
     p = check_probs(probs, cluster_ids)
     ids = check_ids(cluster_ids, k.shape[0], len(p))
     sizes = None if cluster_sizes is None else np.asarray(cluster_sizes, np.float64)
@@ -264,10 +259,10 @@ def estimate(
         # replacement scatters less: only the resamples' spread around their own mean is used.
         finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
         around = finite * (again - again.mean(axis=1, keepdims=True))
-        tails = np.quantile(around, [(1 - confidence) / 2, (1 + confidence) / 2], 1)
+        tails = np.quantile(around, ENDS, 1)
         intervals = [Interval(v, float(v + low), float(v + high)) for v, low, high in zip(values, *tails)]
         resamples = np.asarray(values)[:2, None] + around[:2]
-    return Estimate(*intervals, confidence=confidence, resamples=resamples)
+    return Estimate(*intervals, resamples=resamples)
 
 
 def resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:

@@ -16,23 +16,14 @@ from discover.registry import OPTIMIZERS, REFERENCE, Optimizer, own_label
 
 @dataclass(frozen=True)
 class Style:
-    """The look of one series.
+    """The look of one series."""
 
-    Attributes:
-        name: as written in figures and tables.
-        color: ``#rrggbb``.
-        dash: lengths of strokes and gaps in points; empty for a solid line.
-        marker: a matplotlib marker.
-        filled: whether the marker is filled.
-        hatch: a matplotlib hatch for bars.
-    """
-
-    name: str
-    color: str
-    dash: tuple[float, ...]
-    marker: str
-    filled: bool
-    hatch: str
+    name: str  # as written in figures and tables
+    color: str  # ``#rrggbb``
+    dash: tuple[float, ...]  # lengths of strokes and gaps in points; empty for a solid line
+    marker: str  # a matplotlib marker
+    filled: bool  # whether the marker is filled
+    hatch: str  # a matplotlib hatch for bars
 
     @property
     def line(self) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from discover.lab.data.batches.cluster_order import BalancedOrder, GivenOrder, RandomOrder, check_given
 from discover.lab.data.batches.example_order import MemberPasses, ObservedPasses
 from discover.lab.data.clustering import Clustering
-from discover.lab.data.errors import DataError, check_at_least, check_choice
+from discover.lab.data.errors import DataError, check_at_least
 from discover.lab.data.noise import LabelNoise
+from discover.registry import choose
 
 _ORDERS: dict[str, Callable[[BatchPlan], RandomOrder | BalancedOrder | GivenOrder]] = {
     "random": lambda plan: RandomOrder(plan.clustering.probs, plan.seed),
@@ -80,7 +81,7 @@ class BatchPlan:
         self.labels = np.asarray(labels)
         self.groups = check_at_least("groups", groups, 1)
         self.group_size = check_at_least("group_size", group_size, 1)
-        self.composition = check_choice("composition", composition, _ORDERS)
+        self.composition = choose("composition", composition, _ORDERS)
         self.seed = check_at_least("seed", seed, 0)
         if self.labels.shape != (clustering.num_examples,):
             have = f"labels of shape {self.labels.shape}"

@@ -17,8 +17,6 @@ from discover.lab.experiments.run.run import Member, run
 from discover.lab.training.errors import NonFiniteLoss
 from discover.lab.training.progress import Quiet
 
-__all__ = ["Race", "Steps", "until_target"]
-
 
 class _Reached(Exception):
     """Ends a training whose question is answered."""

@@ -21,8 +21,6 @@ from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.run.build import build_data
 from discover.lab.records import finite, write_text
 
-__all__ = ["DIGITS", "SMALL_CIFAR", "reproduce_advice", "small_images"]
-
 DIGITS = Validation()
 """How the advice was checked on the embedded digits."""
 SMALL_CIFAR = Validation(

@@ -29,8 +29,6 @@ from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.training.devices import Devices
 from discover.lab.training.feed import draw_batches
 
-__all__ = ["drift_of", "measure_drift"]
-
 
 def measure_drift(
     config: Config,

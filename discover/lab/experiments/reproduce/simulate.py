@@ -7,7 +7,6 @@ simulation of `docs/theory.md` and writes what the figures are drawn from.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -54,55 +53,36 @@ def simulate(
     Returns:
       `[T + 1]`, or `[problems, T + 1]`.
     """
-    one = partial(
-        _mean_squared_error,
-        make_optimizer=make_optimizer,
-        num_steps=num_steps,
-        num_groups=num_groups,
-        group_size=group_size,
-        num_seeds=num_seeds,
-    )
+    num_examples = problem.gradients_at_optimum.shape[-2]
+
+    def one(problem: theory.Problem, hyperparameters: Any, start: jax.Array, key: jax.Array) -> jax.Array:
+        tx = make_optimizer(hyperparameters)
+        # Where one cluster ends and the next begins on [0, 1); the last one takes what rounding leaves.
+        ends = jnp.cumsum(problem.probs)[:-1]
+
+        def one_seed(seed_key: jax.Array) -> jax.Array:
+            def step(carry, step_key):
+                theta, state = carry
+                # One draw for everything: the random bits cost more than the gradients of such small problems.
+                draws = jax.random.uniform(step_key, (num_groups, 1 + group_size), ends.dtype)
+                ids = jnp.sum(draws[:, :1] >= ends, axis=1)
+                examples = (draws[:, 1:] * num_examples).astype(jnp.int32)
+                per_example = jax.vmap(jax.vmap(problem.gradient, (None, None, 0)), (None, 0, 0))
+                grads = jnp.mean(per_example(theta, ids, examples), axis=1)
+                updates, state = tx.update(grads, state, theta, cluster_ids=ids)
+                theta = theta + updates
+                return (theta, state), jnp.sum((theta - problem.optimum) ** 2)
+
+            keys = jax.random.split(seed_key, num_steps)
+            _, errors = jax.lax.scan(step, (start, tx.init(start)), keys)
+            return jnp.concatenate([jnp.sum((start - problem.optimum) ** 2)[None], errors])
+
+        return jnp.mean(jax.vmap(one_seed)(jax.random.split(key, num_seeds)), axis=0)
+
     if problem.optimum.ndim == 1:
         return jax.jit(one)(problem, hyperparameters, start, key)
     keys = jax.random.split(key, problem.optimum.shape[0])
     return jax.jit(jax.vmap(one))(problem, hyperparameters, start, keys)
-
-
-def _mean_squared_error(
-    problem: theory.Problem,
-    hyperparameters: Any,
-    start: jax.Array,
-    key: jax.Array,
-    *,
-    make_optimizer: MakeOptimizer,
-    num_steps: int,
-    num_groups: int,
-    group_size: int,
-    num_seeds: int,
-) -> jax.Array:
-    tx = make_optimizer(hyperparameters)
-    num_examples = problem.gradients_at_optimum.shape[1]
-    # Where one cluster ends and the next begins on [0, 1); the last one takes what rounding leaves.
-    ends = jnp.cumsum(problem.probs)[:-1]
-
-    def one_seed(seed_key: jax.Array) -> jax.Array:
-        def step(carry, step_key):
-            theta, state = carry
-            # One draw for everything: the random bits cost more than the gradients of such small problems.
-            draws = jax.random.uniform(step_key, (num_groups, 1 + group_size), ends.dtype)
-            ids = jnp.sum(draws[:, :1] >= ends, axis=1)
-            examples = (draws[:, 1:] * num_examples).astype(jnp.int32)
-            per_example = jax.vmap(jax.vmap(problem.gradient, (None, None, 0)), (None, 0, 0))
-            grads = jnp.mean(per_example(theta, ids, examples), axis=1)
-            updates, state = tx.update(grads, state, theta, cluster_ids=ids)
-            theta = theta + updates
-            return (theta, state), jnp.sum((theta - problem.optimum) ** 2)
-
-        keys = jax.random.split(seed_key, num_steps)
-        _, errors = jax.lax.scan(step, (start, tx.init(start)), keys)
-        return jnp.concatenate([jnp.sum((start - problem.optimum) ** 2)[None], errors])
-
-    return jnp.mean(jax.vmap(one_seed)(jax.random.split(key, num_seeds)), axis=0)
 
 
 def optimizer_for(name: str, clusters: Clusters) -> MakeOptimizer:
@@ -120,8 +100,6 @@ def optimizer_for(name: str, clusters: Clusters) -> MakeOptimizer:
         "multi_momentum": lambda h: discover(h["mu"], clusters, beta=1 - h["alpha"], nu=1.0),
         "paper_discover": lambda h: paper_discover(h["mu"], clusters, alpha=h["alpha"]),
     }
-    if name not in makers:
-        raise ValueError(f"unknown optimizer {name!r}: choose from {', '.join(makers)}")
     return makers[name]
 
 

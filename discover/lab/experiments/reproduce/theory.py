@@ -27,8 +27,6 @@ from discover.lab.experiments.reproduce.simulate import (
 )
 from discover.lab.records import write_text
 
-__all__ = ["reproduce_theory"]
-
 OPTIMIZERS = ("sgd", "momentum", "discover", "multi_momentum", "paper_discover")
 NUM_CLUSTERS, DIM, NUM_EXAMPLES = 10, 10, 16
 ALPHA = 0.1  # = p_min, the largest that the theorem allows

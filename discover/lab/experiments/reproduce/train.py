@@ -33,8 +33,6 @@ from discover.lab.experiments.reproduce.record import write_panel_record
 from discover.lab.experiments.reproduce.units import Pool, merge_runs, unit_config, unit_name
 from discover.lab.training.signals import StopRequest
 
-__all__ = ["next_rate", "panel_dir", "reproduce", "slug"]
-
 DRIFT = "drift.json"
 
 

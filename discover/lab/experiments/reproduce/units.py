@@ -19,8 +19,6 @@ from discover.lab.experiments.run.build import build_clustering, build_data
 from discover.lab.experiments.run.run import run
 from discover.lab.training.errors import NonFiniteLoss
 
-__all__ = ["Pool", "is_done", "merge_runs", "unit_config", "unit_name"]
-
 
 class Pool:
     """The units of a folder; trains those that are missing."""
@@ -88,20 +86,9 @@ def merge_runs(units: Sequence[Path], target: Path, config: Config) -> dict[str,
         if summary.get("diverged"):
             member["final"] = None
     lines = [line for unit in units for line in records.read_metrics(unit)]
-    target.mkdir(parents=True, exist_ok=True)
-    summary = {
-        **summaries[0],
-        "status": "finished",
-        "seeds": [member["seed"] for member in members],
-        "members": members,
-        "final": records.gather_final(members),
-    }
-    records.write_text(target / records.CONFIG, config.to_json())
-    records.write_json(target / records.ENVIRONMENT, records.read_json(units[0] / records.ENVIRONMENT))
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    records.write_text(target / records.METRICS, text)
-    records.write_json(target / records.SUMMARY, summary)
-    return summary
+    environment = records.read_json(units[0] / records.ENVIRONMENT)
+    summary = {**summaries[0], "status": "finished"}
+    return records.write_run(target, config.to_dict(), environment, lines, summary, members)
 
 
 def unit_config(row: Row, learning_rate: float, seed: int) -> Config:

@@ -13,8 +13,6 @@ from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.run.run import run
 
-__all__ = ["OPTIMIZERS", "SETTINGS", "reproduce_variance", "variance_config"]
-
 OPTIMIZERS = ("sgd", "momentum", "discover")
 """Whose variance is tracked."""
 SETTINGS = {"clean": 0.0, "noise": 0.8}

@@ -20,8 +20,6 @@ from discover.lab.models import Network
 from discover.lab.training.programs import Members
 from discover.lab.training.step import StepBatch, TrainState
 
-__all__ = ["VarianceProbe"]
-
 EXAMPLES = 32
 """Fresh examples of each cluster per measurement, in two halves."""
 COMPOSED = 1000
