@@ -168,15 +168,7 @@ def is_finished(run_dir: Path | str) -> bool:
 def extract_run(
     run_dir: Path | str, new_dir: Path | str, members: Sequence[int], config: Mapping[str, Any] | None = None
 ) -> Path:
-    """Writes some members of a run as a run directory of their own (without checkpoints).
-
-    Args:
-        run_dir: a run trained with several members, for example a grid of learning rates.
-        new_dir: where the new run goes; created, and its records overwritten.
-        members: indices into the run's members, of different seeds.
-        config: the new run's configuration (the grid's with the chosen learning rate); default: the grid's.
-
-    """
+    """Writes some members of a run as a run directory of their own (without checkpoints)."""
     source, target = Path(run_dir), Path(new_dir)
     summary = read_summary(source)
     if summary is None:

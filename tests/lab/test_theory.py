@@ -30,7 +30,7 @@ def make(kind, seed=0, **kwargs):
         "probs": (0.5, 0.3, 0.2),
         **kwargs,
     }
-    return getattr(theory, kind)(jax.random.key(seed), **options)
+    return theory.make_problem(kind, jax.random.key(seed), **options)
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "logistic"])

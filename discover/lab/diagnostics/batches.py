@@ -20,10 +20,8 @@ from discover.lab.diagnostics.variance import (
     Interval,
     check_ids,
     check_probs,
-    cluster_moments,
     count_members,
-    finite_factors,
-    resampled_weights,
+    unbiased_parts,
 )
 
 __all__ = [
@@ -86,14 +84,7 @@ def batch_noise(
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """The noise of a batch's mean gradient with bootstrap confidence intervals.
-
-    Attributes:
-      in_cluster: what remains of the in-cluster variance.
-      between_cluster: what remains of the between-cluster variance.
-      total: both.
-      between_share: the part of the noise that lies between clusters, in [0, 1].
-    """
+    """The noise of a batch's mean gradient with bootstrap confidence intervals."""
 
     in_cluster: Interval
     between_cluster: Interval
@@ -143,9 +134,6 @@ def estimated_batch_noise(
       num_groups: G.
       group_size: b.
       composition: how batches are drawn, see `batch_noise`.
-
-    Returns:
-      A `NoiseEstimate`. Its in-cluster and between-cluster parts may be negative where the truth is near 0.
 
     Example:
       >>> rng = np.random.default_rng(0)
@@ -222,36 +210,18 @@ def composed_batch_noise(
         None treats the clusters as endless.
       bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
       seed: of the resampling.
-
-    Raises:
-      ValueError: shapes or ids do not fit, or a cluster has fewer than 2 examples in the sample.
     """
     k = np.asarray(gram, np.float64)
     p = check_probs(probs, cluster_ids)
     ids = check_ids(cluster_ids, k.shape[0], len(p))
     members = count_members(ids, p, 2)
-    counts = np.maximum(members, 1)
-    unseen, shrink = finite_factors(members, cluster_sizes)
     share = _shares(drawn, len(p))
     apart = share - p
-    second = apart.T @ apart / len(apart)
+    second, mean = apart.T @ apart / len(apart), share.mean(axis=0)
+    values, around = unbiased_parts(k, ids, p, members, second, mean, cluster_sizes, bootstrap, seed)
     size = np.asarray(drawn).shape[1] * group_size
-
-    def parts(weights: Floats) -> tuple[Floats, Floats]:
-        squares, inner = cluster_moments(k, weights, ids, len(p))
-        spread = (squares - np.einsum("rnn->rn", inner)) * counts / np.maximum(counts - 1, 1)
-        between = np.einsum("nm,rnm->r", second, inner) - (spread * unseen / counts) @ np.diagonal(second)
-        return (spread * shrink) @ share.mean(axis=0) / size, between
-
-    inside, between = (float(value[0]) for value in parts((1.0 / counts)[ids][None]))
-    again = (np.zeros(0), np.zeros(0))
-    if bootstrap:
-        weights = resampled_weights(np.random.default_rng(seed), ids, members, bootstrap)
-        found = [parts(some) for some in np.array_split(weights, max(1, bootstrap // 25))]
-        # As in `estimate`: of finite clusters less is left to chance than resampling with replacement says.
-        finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
-        insides, betweens = (finite * np.concatenate(some) for some in zip(*found))
-        again = insides, betweens
+    inside, between = float(values[0]) / size, float(values[1])
+    again = around[0] / size, around[1]
     return _with_intervals((inside, between, inside + between), (*again, again[0] + again[1]))
 
 

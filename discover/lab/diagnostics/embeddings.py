@@ -86,9 +86,6 @@ def cluster_stream(
       seed: of k-means.
       passes: over the data, to find the centres.
 
-    Returns:
-      int32 `[n]`, every example's cluster, from 0 without gaps.
-
     Example:
       >>> import numpy as np
       >>> points = np.array([[0.0], [0.1], [5.0], [5.1]], np.float32)

@@ -168,31 +168,7 @@ class Estimate:
         return between / whole if whole > 0 else 0.0
 
 
-def _statistics(
-    squares: Floats, inner: Floats, probs: Floats, counts: Floats, unseen: Floats, shrink: Floats
-) -> tuple[Floats, ...]:
-    """The unbiased estimators, for a stack `[R, ...]` of (re)samples.
-
-    Args:
-      squares: `[R, N]` mean ‖x‖² of each cluster's sample.
-      inner: `[R, N, N]` inner products of the clusters' sample means.
-      probs: `[N]`.
-      counts: `[N]` examples of each cluster in the sample.
-      unseen: `[N]` 1 − counts/size for clusters of finite size sampled without replacement, else 1.
-      shrink: `[N]` (size − 1)/size for clusters of finite size, else 1.
-    """
-    diagonal = np.einsum("rnn->rn", inner)
-    spread = (squares - diagonal) * counts / np.maximum(counts - 1, 1)  # unbiased for the sampled-from variance
-    in_cluster = (spread * shrink) @ probs
-    mean_square = np.einsum("n,rnm,m->r", probs, inner, probs)
-    plug_in = diagonal @ probs - mean_square
-    # Sample means scatter around g_n: Σ p_n(1 − p_n)·Var(mean of cluster n) of the plug-in value is only that.
-    scatter = spread * unseen / counts
-    between = plug_in - scatter @ (probs * (1 - probs))
-    return in_cluster, between, in_cluster + between, mean_square - scatter @ probs**2
-
-
-def cluster_moments(gram: Floats, weights: Floats, ids: NDArray[np.intp], num: int) -> tuple[Floats, Floats]:
+def _cluster_moments(gram: Floats, weights: Floats, ids: NDArray[np.intp], num: int) -> tuple[Floats, Floats]:
     """Mean squares `[R, N]` and inner products of means `[R, N, N]` for example weights `[R, S]`."""
     member = np.zeros((num, len(ids)))
     member[ids, np.arange(len(ids))] = 1.0
@@ -241,31 +217,66 @@ def estimate(
     lone = np.flatnonzero((counts == 1) & (p > 0) & (True if sizes is None else sizes > 1))
     if len(lone):
         raise ValueError(f"cluster {int(lone[0])} has 1 example in the sample; at least 2 are needed")
-    m = np.maximum(counts, 1).astype(np.float64)
-    unseen, shrink = finite_factors(counts, sizes)
-    even = (1.0 / m)[ids]
-    values = [float(v[0]) for v in _statistics(*cluster_moments(k, even[None], ids, len(p)), p, m, unseen, shrink)]
-
-    intervals = [Interval(v, v, v) for v in values]
-    resamples = np.zeros((2, 0))
+    second = np.diag(p) - np.outer(p, p)  # of the shares of one draw
+    values, around = unbiased_parts(k, ids, p, counts, second, p, sizes, bootstrap, seed)
+    values = [*values[:2], values[0] + values[1], values[2]]
+    tails = np.zeros((2, 4))
     if bootstrap:
-        draws = resampled_weights(np.random.default_rng(seed), ids, counts, bootstrap)
-        chunks = [
-            np.stack(_statistics(*cluster_moments(k, part, ids, len(p)), p, m, unseen, shrink))
-            for part in np.array_split(draws, max(1, bootstrap // 25))
-        ]
-        again = np.concatenate(chunks, axis=1)
-        # Resampling adds the scatter of the means once more, and what was taken from a finite cluster without
-        # replacement scatters less: only the resamples' spread around their own mean is used.
-        finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
-        around = finite * (again - again.mean(axis=1, keepdims=True))
-        tails = np.quantile(around, ENDS, 1)
-        intervals = [Interval(v, float(v + low), float(v + high)) for v, low, high in zip(values, *tails)]
-        resamples = np.asarray(values)[:2, None] + around[:2]
-    return Estimate(*intervals, resamples=resamples)
+        tails = np.quantile([around[0], around[1], around[0] + around[1], around[2]], ENDS, 1)
+    intervals = [Interval(float(v), float(v + low), float(v + high)) for v, low, high in zip(values, *tails)]
+    return Estimate(*intervals, resamples=np.asarray(values)[:2, None] + around[:2])
 
 
-def resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:
+def unbiased_parts(
+    gram: Floats,
+    ids: NDArray[np.intp],
+    probs: Floats,
+    counts: NDArray[np.intp],
+    second: Floats,
+    share: Floats,
+    cluster_sizes: ArrayLike | None,
+    bootstrap: int,
+    seed: int,
+) -> tuple[Floats, Floats]:
+    r"""In-cluster variance, between-cluster variance and ‖g‖² `[3]`, unbiased; and how resamples lie around them.
+
+    Args:
+      gram: `[S, S]`.
+      ids: `[S]`.
+      probs: `[N]`.
+      counts: `[N]` examples of each cluster in the sample.
+      second: `[N, N]`, the mean of $(w − p)(w − p)^T$ over batches, w their shares of the clusters.
+      share: `[N]`, the mean share, which weighs the in-cluster part.
+      cluster_sizes: see `estimate`.
+      bootstrap: R.
+      seed: of the resampling.
+
+    Returns:
+      The values, and deviations `[3, R]`.
+    """
+    m = np.maximum(counts, 1).astype(np.float64)
+    unseen, shrink = finite_factors(counts, cluster_sizes)
+
+    def statistics(weights: Floats) -> Floats:
+        squares, inner = _cluster_moments(gram, weights, ids, len(probs))
+        spread = (squares - np.einsum("rnn->rn", inner)) * m / np.maximum(m - 1, 1)  # unbiased
+        scatter = spread * unseen / m  # of the sample means around g_n: what a plug-in value contains of only that
+        between = np.einsum("nm,rnm->r", second, inner) - scatter @ np.diagonal(second)
+        mean_square = np.einsum("n,rnm,m->r", probs, inner, probs) - scatter @ probs**2
+        return np.stack([(spread * shrink) @ share, between, mean_square])
+
+    values = statistics((1.0 / m)[ids][None])[:, 0]
+    if not bootstrap:
+        return values, np.zeros((3, 0))
+    draws = _resampled_weights(np.random.default_rng(seed), ids, counts, bootstrap)
+    again = np.concatenate([statistics(part) for part in np.array_split(draws, max(1, bootstrap // 25))], axis=1)
+    # Resampling adds the scatter of the means once more, and what was taken from a finite cluster without
+    # replacement scatters less: only the resamples' spread around their own mean is used.
+    finite = float(np.sqrt(np.clip(probs @ unseen, 0.0, 1.0)))
+    return values, finite * (again - again.mean(axis=1, keepdims=True))
+
+
+def _resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:
     """`[num, S]` weights of bootstrap resamples drawn within each cluster; each cluster's weights sum to 1."""
     weights = np.zeros((num, len(ids)))
     for n, m in enumerate(counts):

@@ -126,12 +126,7 @@ def mean_std(values: Iterable[float | None]) -> tuple[float, float]:
 
 
 def load_run(directory: str | Path, label: str | None = None) -> RunRecord:
-    """Read one run directory.
-
-    Args:
-        directory: holds ``config.json`` and ``metrics.jsonl``; the summary and the environment may be missing
-            while a run is under way.
-        label: how the run is called in the figures; the optimizer's name where it is not given.
+    """Read one run directory, of a run under way too; it is called ``label`` in figures, or else by its optimizer.
 
     Raises:
         RecordsError: there is no run in the directory, or a record cannot be read.

@@ -7,18 +7,15 @@ The simulation that puts them together is `discover.lab.experiments.reproduce.si
 """
 
 from discover.lab.theory.bounds import Constants, Theorem1, direct_step_size_limit, step_size_limit, theorem_1
-from discover.lab.theory.problems import LogisticProblem, Problem, QuadraticProblem, constants, logistic, quadratic
+from discover.lab.theory.problems import Problem, constants, make_problem
 
 __all__ = [
     "Constants",
-    "LogisticProblem",
     "Problem",
-    "QuadraticProblem",
     "Theorem1",
     "constants",
     "direct_step_size_limit",
-    "logistic",
-    "quadratic",
+    "make_problem",
     "step_size_limit",
     "theorem_1",
 ]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from discover import igt_eval_params
 from discover.lab.training.devices import AXIS, Devices
@@ -187,11 +188,11 @@ class Programs:
         return TrainState(params, self._start.shapes(params, members.hyper))
 
 
-def init_key(seed: Any) -> jax.Array:
+def init_key(seed: ArrayLike) -> jax.Array:
     """The key of a seed's initial parameters."""
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
-def step_key(seed: Any) -> jax.Array:
+def step_key(seed: ArrayLike) -> jax.Array:
     """The key from which a seed's steps draw augmentation and dropout."""
     return jax.random.fold_in(jax.random.key(seed), 1)

@@ -150,13 +150,10 @@ PRESETS = {
 
 
 def augmentation(name: str, num_classes: int | None = None, **changes) -> Augmentation:
-    """An augmentation by name, with any of its fields changed.
+    """An augmentation of the paper by name, with any fields of `Augmentation` changed.
 
-    Args:
-        name: "none" (scaling only), "cifar" (4 pixels of padding, crop, flip, [0, 1]) or "imagenet" (Inception-style
-            crop of 224, flip, [−1, 1]): those of the paper.
-        num_classes: the number of classes; needed where labels are mixed.
-        changes: fields of `Augmentation`, for example mix="cluster".
+    "none" only scales; "cifar" pads by 4 pixels, crops, flips and scales to [0, 1]; "imagenet" makes Inception-style
+    crops of 224, flips and scales to [−1, 1].
 
     >>> augmentation("cifar", num_classes=10, mix="cluster").soft_labels
     True

@@ -101,15 +101,6 @@ def resize_window(image: jax.Array, corner: jax.Array, window: jax.Array, size: 
 
     Output pixel o of a side lies at ((2o + 1)·window − size)/(2·size) in the window, in pixels; positions are rounded
     down to a 256th of a pixel, and clamped to the window. There is no smoothing when shrinking.
-
-    Args:
-        image: uint8 [H, W, C].
-        corner: int [2], the window's first row and column.
-        window: int [2], its height and width.
-        size: of the result.
-
-    Returns:
-        uint8 [height, width, C].
     """
     _check_pixels(image)
     if max(image.shape[:2]) * max(size) > 1 << 22:

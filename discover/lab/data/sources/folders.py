@@ -62,11 +62,6 @@ def load_folder(
         lazy: only list the files of a folder, and decode an image when it is asked for (`LazyExamples`): for data
             larger than memory, or a host that needs some of it only. A tar is read whole. Not with on_bad_image="skip",
             which must open all.
-
-    Raises:
-        DatasetNotFoundError: if there are no images in class folders.
-        BadImageError: if an image cannot be read, and names it.
-        ArchiveError: if a tar is damaged, or holds what it must not.
     """
     choose("on_bad_image", on_bad_image, ("error", "skip"))
     path = Path(path)

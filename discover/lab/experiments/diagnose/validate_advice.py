@@ -91,10 +91,6 @@ def validate(
       rows: of an earlier record of the same settings: they are not measured again.
       say: takes one line of progress.
       save: takes the record after every setting.
-
-    Returns:
-      `rows` (one per setting), `rank_correlation`, Momentum's steps on shuffled batches (`shuffled`), what was tried
-      and what it ran on; JSON-able.
     """
     tried = tried or Validation()
     dataset = build_data(config) if dataset is None else dataset

@@ -7,7 +7,7 @@ simulation of `docs/theory.md` and writes what the figures are drawn from.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import optax
 
 from discover import Clusters, discover, momentum, paper_discover, sgd
 from discover.lab import theory
+from discover.registry import choose
 
 __all__ = ["Setting", "make_settings", "optimizer_for", "random_problems", "simulate", "starting_points"]
 
@@ -100,13 +101,13 @@ def optimizer_for(name: str, clusters: Clusters) -> MakeOptimizer:
         "multi_momentum": lambda h: discover(h["mu"], clusters, beta=1 - h["alpha"], nu=1.0),
         "paper_discover": lambda h: paper_discover(h["mu"], clusters, alpha=h["alpha"]),
     }
-    return makers[name]
+    return makers[choose("optimizer", name, makers)]
 
 
 class Setting(NamedTuple):
     """A family of random problems that share shapes, cluster probabilities and the way batches are drawn."""
 
-    kind: str  # quadratic or logistic
+    kind: Literal["quadratic", "logistic"]
     probs: tuple[float, ...]
     num_groups: int
     group_size: int
@@ -135,7 +136,6 @@ def random_problems(
       The stacked problems, and the hyperparameters `{"mu", "alpha"}` `[problems]` of each.
     """
     rng = np.random.default_rng(seed)
-    make = {"quadratic": theory.quadratic, "logistic": theory.logistic}[setting.kind]
     columns = {
         "in_cluster_variance": 10.0 ** rng.uniform(-1, 1, num_problems),
         "between_cluster_variance": 10.0 ** rng.uniform(-2, 3, num_problems),
@@ -144,8 +144,9 @@ def random_problems(
     columns["smoothness"] = columns["strong_convexity"] * rng.uniform(1.2, 4.0, num_problems)
 
     def generate(key: jax.Array, row: dict[str, jax.Array]) -> theory.Problem:
-        return make(
-            key, num_clusters=len(setting.probs), num_examples=num_examples, dim=dim, probs=setting.probs, **row
+        probs, number = setting.probs, len(setting.probs)
+        return theory.make_problem(
+            setting.kind, key, num_clusters=number, num_examples=num_examples, dim=dim, probs=probs, **row
         )
 
     problems = jax.jit(jax.vmap(generate))(jax.random.split(jax.random.key(seed), num_problems), columns)

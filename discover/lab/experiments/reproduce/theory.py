@@ -114,7 +114,8 @@ def _stack(between: np.ndarray) -> theory.Problem:
     """One quadratic problem at several between-cluster variances: the same Hessians, noise and directions."""
 
     def make(variance: jax.Array) -> theory.Problem:
-        return theory.quadratic(
+        return theory.make_problem(
+            "quadratic",
             jax.random.key(0),
             num_clusters=NUM_CLUSTERS,
             num_examples=NUM_EXAMPLES,

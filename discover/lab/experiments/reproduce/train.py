@@ -42,7 +42,6 @@ def reproduce(
     *,
     minutes: float | None = None,
     say: Callable[[str], None] = lambda line: None,
-    command: Sequence[str] | None = None,
     programs: MutableMapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def reproduce(
     status = "finished"
     with StopRequest() as stop:
         limit = Deadline(None if minutes is None else 60 * minutes, stop)
-        pool = Pool(Path(out), limit, command, {} if programs is None else programs)
+        pool = Pool(Path(out), limit, {} if programs is None else programs)
         for panel in result.panels:
             record = _panel(result, panel, pool, say, list(overrides))
             found[panel.name] = record

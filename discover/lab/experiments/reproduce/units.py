@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from discover.lab import records
+from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.deadline import Deadline
 from discover.lab.experiments.folder import claim
@@ -23,13 +24,11 @@ from discover.lab.training.errors import NonFiniteLoss
 class Pool:
     """The units of a folder; trains those that are missing."""
 
-    def __init__(
-        self, out: Path, limit: Deadline, command: Sequence[str] | None, programs: MutableMapping[str, Any]
-    ) -> None:
-        self.out, self.limit, self.command, self.programs = out, limit, command, programs
+    def __init__(self, out: Path, limit: Deadline, programs: MutableMapping[str, Any]) -> None:
+        self.out, self.limit, self.programs = out, limit, programs
         self.trained = 0
         self.data_name: str | None = None
-        self._datasets: dict[str, Any] = {}
+        self._datasets: dict[str, Dataset] = {}
 
     def member(self, config: Config, checkpoints: bool) -> dict[str, Any]:
         """The one member of a unit's summary, with null in place of what diverged."""
@@ -45,7 +44,7 @@ class Pool:
                 self.trained += 1
         return path
 
-    def dataset(self, config: Config) -> Any:
+    def dataset(self, config: Config) -> Dataset:
         """The unit's data; the last one used is kept, since units that follow each other mostly share theirs."""
         data = config.data
         key = json.dumps([data.source, data.path, data.size, data.validation, data.split_seed])
@@ -56,7 +55,7 @@ class Pool:
 
     def _train(self, config: Config, path: Path, checkpoints: bool) -> None:
         config = self._with_clusters_file(config)
-        options: dict[str, Any] = {"command": self.command, "programs": self.programs, "dataset": self.dataset(config)}
+        options: dict[str, Any] = {"programs": self.programs, "dataset": self.dataset(config)}
         try:
             # Without checkpoints there is nothing to go on from, and what is left may remember the data elsewhere.
             run(config, path, checkpoints=checkpoints, resume=checkpoints, overwrite=not checkpoints, **options)

@@ -20,7 +20,7 @@ from discover.lab.experiments.run.team import Team
 from discover.lab.experiments.run.track_variance import VarianceProbe
 from discover.lab.training.checkpoint import Checkpoints
 from discover.lab.training.learning_rate import factor
-from discover.lab.training.loop import LoopData, LoopSettings, train
+from discover.lab.training.loop import LoopData, LoopSettings, Probe, train
 from discover.lab.training.metrics import MemberLog
 from discover.lab.training.programs import Members
 from discover.lab.training.progress import Progress
@@ -155,7 +155,7 @@ class Job:
         self.trained_steps += result.trained_steps
         return offset["length"] if passed or self.writer is None else self.writer.sync()
 
-    def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Any] | None:
+    def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Probe] | None:
         """What measures the between-cluster variance, where that is asked for."""
         if not self.config.training.track_variance:
             return None

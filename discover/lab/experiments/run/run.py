@@ -22,7 +22,6 @@ validation split, at every evaluation. Steps count from 1: a line says what was 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,6 @@ def run(
     progress: Progress | None = None,
     checkpoints: bool = True,
     tensorboard: bool = False,
-    command: Sequence[str] | None = None,
     programs: MutableMapping[str, Any] | None = None,
     dataset: Dataset | None = None,
     team: Team | None = None,
@@ -70,7 +68,6 @@ def run(
         progress: is told what happens.
         checkpoints: whether to write any.
         tensorboard: also write event files.
-        command: the command line for the records.
         programs: compiled programs of earlier runs in this process, to be reused and added to; start with {}.
             Runs that differ only in learning rates, seeds and lengths share all of them; runs with different
             optimizers on the same model and data share the initial parameters' and the evaluation's.
@@ -109,8 +106,7 @@ def run(
             if tensorboard and team.first:
                 job.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
             devices = [device.device_kind for device in jax.devices()]
-            argv = list(sys.argv if command is None else command)
-            directory.begin(config, describe(everyone), records.environment(devices, jax.default_backend(), argv))
+            directory.begin(config, describe(everyone), records.environment(devices, jax.default_backend()))
         try:
             return job.train()
         except (RunError, KeyboardInterrupt) as error:

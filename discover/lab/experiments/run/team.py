@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from discover.lab import records
-from discover.lab.data import CLUSTERINGS, BatchPlan, Dataset, Split
+from discover.lab.data import CLUSTERINGS, BatchPlan, Dataset, Examples, Split
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.folder import LOCK
 from discover.lab.experiments.run.build import build_clustering, build_data, build_plan
@@ -152,7 +152,7 @@ class Team:
             return tuple(found)
         return tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
 
-    def feed(self, plans: Sequence[BatchPlan], images: Any, length: int) -> Feed:
+    def feed(self, plans: Sequence[BatchPlan], images: Examples, length: int) -> Feed:
         """Hands this process's part of the batches to the devices."""
 
         def feed(first: int, count: int) -> StepBatch:

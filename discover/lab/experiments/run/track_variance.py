@@ -98,15 +98,14 @@ class VarianceProbe:
         """How batches that do not draw their clusters independently are composed; None for the others."""
         if config.batches.composition not in ("balanced", "given"):
             return None
-        groups, given = config.batches.groups, config.batches.given
         # Not the plan itself, which on several hosts knows only its host's groups.
         drawn = BatchPlan(
             dataset.train.labels,
             clustering,
-            groups=groups,
+            groups=config.batches.groups,
             group_size=1,
             composition=config.batches.composition,
-            given=np.reshape(given, (-1, groups)) if given else None,
+            given=config.batches.given_ids,
             seed=plan.seed,
             noise=plan.noise,
         ).batches(0, COMPOSED)

@@ -82,9 +82,6 @@ class Processes:
     def stop_together(self, own: StopRequest) -> Callable[[], int | None]:
         """Asks for the first signal that any process got, so that all act on it after the same dispatch.
 
-        Args:
-            own: this process's wish to stop.
-
         Returns:
             What is to be called once after every dispatch. Hosts run at most two dispatches apart, since each waits for
             the numbers of the one before the last; so a stop announced for three dispatches ahead reaches everyone in
