@@ -32,6 +32,14 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CHECKPOINTS = "checkpoints"
+
+
+class RecordsError(ValueError):
+    """A directory that holds no records, or records that cannot be read. Always one line."""
+
+    exit_code = 2
+
+
 PACKAGES = ("discover-optim", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy", "scikit-learn")
 
 
@@ -55,11 +63,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file; a damaged one is a ValueError that names it."""
+    """Reads a JSON file; a damaged one is a :class:`RecordsError` that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise RecordsError(f"{path} is damaged: {error}") from None
 
 
 def finite(value: Any) -> Any:
@@ -130,7 +138,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
     """Reads the lines of a run's metrics; a half-written last line (a run that is being written) is left out.
 
     Raises:
-        ValueError: a line before the last is damaged; the message names the file and the line.
+        RecordsError: a line before the last is damaged; the message names the file and the line.
     """
     path = Path(run_dir) / METRICS
     if not path.exists():
@@ -141,7 +149,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
         try:
             result.append(json.loads(line))
         except ValueError:
-            raise ValueError(f"{path} is damaged at line {number}") from None
+            raise RecordsError(f"{path} is damaged at line {number}") from None
     return result
 
 
@@ -160,45 +168,40 @@ def is_finished(run_dir: Path | str) -> bool:
 def extract_run(
     run_dir: Path | str, new_dir: Path | str, members: Sequence[int], config: Mapping[str, Any] | None = None
 ) -> Path:
-    """Writes some members of a run as a run directory of their own (without checkpoints).
-
-    Args:
-        run_dir: a run trained with several members, for example a grid of learning rates.
-        new_dir: where the new run goes; created, and its records overwritten.
-        members: indices into the run's members; they must have different seeds.
-        config: the new run's configuration (the grid's with the chosen learning rate); default: the grid's.
-
-    Returns:
-        ``new_dir`` as a path.
-
-    Raises:
-        ValueError: a member that is not there, or two with the same seed.
-    """
+    """Writes some members of a run as a run directory of their own (without checkpoints)."""
     source, target = Path(run_dir), Path(new_dir)
     summary = read_summary(source)
     if summary is None:
         raise ValueError(f"{source} has no {SUMMARY}: the run has not ended")
-    everyone = summary["members"]
-    for index in members:
-        if not 0 <= index < len(everyone):
-            raise ValueError(f"member {index} is not in {source}, which has {len(everyone)} members")
-    chosen = [everyone[index] for index in members]
-    seeds = [member["seed"] for member in chosen]
-    if len(set(seeds)) != len(seeds):
-        raise ValueError(f"members of one run must have different seeds, got seeds {seeds}")
+    chosen = [summary["members"][index] for index in members]
     wanted = set(members)
     lines = [
         {key: value for key, value in line.items() if key != "member"}
         for line in read_metrics(source)
         if line.get("member", 0) in wanted
     ]
-    target.mkdir(parents=True, exist_ok=True)
-    write_json(target / CONFIG, config if config is not None else read_json(source / CONFIG))
-    if (source / ENVIRONMENT).exists():
-        write_json(target / ENVIRONMENT, read_json(source / ENVIRONMENT))
-    write_text(target / METRICS, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
-    write_json(target / SUMMARY, {**summary, "seeds": seeds, "members": chosen, "final": gather_final(chosen)})
+    environment = read_json(source / ENVIRONMENT) if (source / ENVIRONMENT).exists() else None
+    write_run(target, config if config is not None else read_json(source / CONFIG), environment, lines, summary, chosen)
     return target
+
+
+def write_run(
+    target: Path,
+    config: Mapping[str, Any],
+    environment: Mapping[str, Any] | None,
+    lines: Iterable[Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    members: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Writes a run directory whose members were trained elsewhere, without checkpoints; returns its summary."""
+    target.mkdir(parents=True, exist_ok=True)
+    own = {"seeds": [member["seed"] for member in members], "members": members, "final": gather_final(members)}
+    write_json(target / CONFIG, config)
+    if environment is not None:
+        write_json(target / ENVIRONMENT, environment)
+    write_text(target / METRICS, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    write_json(target / SUMMARY, {**summary, **own})
+    return {**summary, **own}
 
 
 def gather_final(members: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float | None]]]:
@@ -219,11 +222,6 @@ def environment(
     """Describes where a run happens: versions, hardware, git commit and command.
 
     Paths are left as the user typed them, and the program's own location is left out.
-
-    Args:
-        devices: the kind of each device in use.
-        backend: the devices' platform.
-        command: the command line; default ``sys.argv``.
     """
     argv = list(sys.argv if command is None else command)
     if argv:

@@ -96,13 +96,6 @@ def test_some_members_of_a_grid_become_a_run_of_their_own(tmp_path):
     assert records.read_json(new / records.ENVIRONMENT) == {"python": "3"}
 
 
-@pytest.mark.parametrize(("members", "text"), [([4], "member 4 is not in"), ([0, 2], "different seeds")])
-def test_extracting_members_that_cannot_be_a_run_is_refused(tmp_path, members, text):
-    write_grid(tmp_path / "grid")
-    with pytest.raises(ValueError, match=text):
-        records.extract_run(tmp_path / "grid", tmp_path / "new", members)
-
-
 def test_the_environment_names_versions_hardware_and_command_without_the_programs_location(tmp_path):
     command = [str(tmp_path / "bin" / "discover"), "train", "digits", "--out", "a folder/run"]
     found = records.environment(["NVIDIA H200"], "gpu", command)

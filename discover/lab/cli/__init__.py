@@ -1,21 +1,29 @@
 """The `discover` command: one file for each of its commands, small functions that call into the library.
 
-To add a command, write ``discover/lab/cli/NAME.py`` with a function ``register(app)`` and add its name to
-:data:`COMMANDS`. Import heavy things inside the function that needs them: `discover --help` must not load jax.
+To add a command, write ``discover/lab/cli/NAME.py`` with a function of that name and add it to :data:`COMMANDS`.
+Import heavy things inside the function that needs them: `discover --help` must not load jax.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 
 import typer
 
 from discover.lab.cli.errors import quiet_late_writers, run_command, unwind_on_sigterm
 
-COMMANDS = ("compare", "train", "sweep", "reproduce", "diagnose", "bench", "report", "presets")
-"""In the order of the help text. One that has no file yet is left out."""
+COMMANDS = {
+    "compare": "discover compare digits --optimizers momentum,discover --seeds 3",
+    "train": "discover train digits --optimizer discover --set training.steps=500",
+    "sweep": "discover sweep digits --optimizer discover --search tpe --trials 30",
+    "reproduce": "discover reproduce results-d --data cifar10-jpeg.tar.xz --minutes 8",
+    "diagnose": "discover diagnose digits --groups 2 --group-size 32",
+    "bench": "discover bench digits --groups 1,2,4,8 --json bench.json",
+    "report": "discover report runs/compare-digits",
+    "presets": "discover presets digits",
+}
+"""In the order of the help text, each with its example."""
 
 
 def build_app() -> typer.Typer:
@@ -41,10 +49,9 @@ def build_app() -> typer.Typer:
             typer.echo(f"discover {__version__}")
             raise typer.Exit
 
-    for name in COMMANDS:
-        module = f"discover.lab.cli.{name}"
-        if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module).register(app)
+    for name, example in COMMANDS.items():
+        module = importlib.import_module(f"discover.lab.cli.{name}")
+        app.command(name, epilog=f"Example:  {example}")(getattr(module, name))
     return app
 
 

@@ -8,48 +8,30 @@ from typing import Annotated, Any
 
 import typer
 
+from discover.lab.cli import options
 from discover.lab.cli.errors import CommandError
-from discover.lab.cli.options import (
-    ConfigOption,
-    JsonOption,
-    PresetArgument,
-    SetOption,
-    check_writable,
-    chosen_preset,
-    split_list,
-    split_numbers,
-    write_result,
-)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("bench", epilog="Example:  discover bench digits --groups 1,2,4,8 --json bench.json")(bench)
 
 
 def bench(
-    preset: PresetArgument = None,
-    config_file: ConfigOption = None,
-    optimizers: Annotated[
-        str | None,
-        typer.Option("--optimizers", metavar="A,B", help="Which to time; default: what the preset compares."),
-    ] = None,
+    preset: options.PresetArgument = None,
+    config_file: options.ConfigOption = None,
+    optimizers: options.OptimizersOption = None,
     groups: Annotated[str | None, typer.Option("--groups", metavar="1,2,4,8", help="Groups per batch.")] = None,
     clusters: Annotated[
         str | None, typer.Option("--clusters", metavar="10,100", help="Numbers of random clusters.")
     ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", help="Interleaved repeats.")] = 7,
+    repeats: Annotated[
+        int, typer.Option("--repeats", metavar="N", help="Interleaved repeats.", callback=options.at_least(1))
+    ] = 7,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Length of momentum's repeat.")] = 1.0,
     loop: Annotated[
         bool, typer.Option("--loop/--no-loop", help="Time a hand-written optax loop as well, as a check of momentum.")
     ] = True,
-    overrides: SetOption = None,
+    overrides: options.SetOption = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write bench.json and a figure.")] = None,
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
 ) -> None:
     """Time every optimizer's step against momentum's, and the update against its memory-traffic floor."""
-    check_writable(json_file)
-    if repeats < 1:
-        raise CommandError(f"--repeats must be at least 1, got {repeats}")
     if not 0 < seconds < 3600:
         raise CommandError(f"--seconds must be more than 0 and less than 3600, got {seconds:g}")
     from discover.lab.cli.console import stderr
@@ -58,8 +40,8 @@ def bench(
     from discover.lab.records import write_json
     from discover.registry import OPTIMIZERS
 
-    chosen = chosen_preset(preset, config_file, default="digits")
-    names = [OPTIMIZERS.find(name).name for name in split_list(optimizers) or chosen.compare]
+    chosen = options.chosen_preset(preset, config_file, default="digits")
+    names = [OPTIMIZERS.find(name).name for name in options.split_list(optimizers) or chosen.compare]
     console = stderr()
     with contextlib.ExitStack() as held:
         folder = None if out is None else held.enter_context(Folder(out).claim())
@@ -77,7 +59,7 @@ def bench(
         status.stop()
         if json_file != "-":
             _show(result)
-        write_result(json_file, result)
+        options.write_result(json_file, result)
         if folder is not None:
             from discover.lab.report.bench import write_bench_figure
 
@@ -87,7 +69,7 @@ def bench(
 
 
 def _whole(option: str, text: str | None) -> list[int] | None:
-    numbers = split_numbers(option, text)
+    numbers = options.split_numbers(option, text)
     if numbers is None:
         return None
     if not numbers or any(number < 1 or number != int(number) for number in numbers):
@@ -96,21 +78,13 @@ def _whole(option: str, text: str | None) -> list[int] | None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from discover.lab.cli.console import stdout
-
-    def table(title: str, *columns: str) -> Table:
-        made = Table(title=title, box=None, pad_edge=False, title_justify="left")
-        for name in columns:
-            made.add_column(name, justify="left" if name == "optimizer" else "right", no_wrap=True)
-        return made
+    from discover.lab.cli.console import show_grid, stdout
 
     title = f"{result['preset']}: {result['model']}, {result['parameters']:,} parameters, batch {result['batch']}"
     columns = ("steps/s", "of momentum", "of its baseline", "state MB", "peak MB", "TFLOP/s", "compile s")
-    steps = table(title, "optimizer", "G", "N", *columns)
-    for row in result["rows"]:
-        steps.add_row(
+    headers = ("optimizer", "G", "N", *columns)
+    rows = [
+        (
             row["optimizer"],
             str(row["groups"]),
             str(row["clusters"]),
@@ -122,24 +96,23 @@ def _show(result: dict[str, Any]) -> None:
             f"{row['operations_per_second'] / 1e12:.3g}",
             f"{row['compile_seconds']:.1f}",
         )
-    alone = table("the update alone", "optimizer", "G", "N", "ms", "floor ms", "times floor", "GB/s")
-    for row in result["updates"]:
-        alone.add_row(
-            row["optimizer"],
-            str(row["groups"]),
-            str(row["clusters"]),
-            f"{row['milliseconds']:.3f}",
-            f"{row['floor_milliseconds']:.3f}",
-            f"{row['times_floor']:.2f}",
-            f"{row['bytes_per_second'] / 1e9:,.1f}",
-        )
-    console = stdout()
-    if not console.is_terminal:
-        console.width = 120
-    console.print(steps)
+        for row in result["rows"]
+    ]
+    show_grid(headers, rows, title)
     note = f"medians of {result['repeats']} interleaved repeats of {result['steps_per_repeat']} steps (lowest-highest)"
     if result["updates"]:
-        console.print()
-        console.print(alone)
+        rows = [
+            (
+                row["optimizer"],
+                str(row["groups"]),
+                str(row["clusters"]),
+                f"{row['milliseconds']:.3f}",
+                f"{row['floor_milliseconds']:.3f}",
+                f"{row['times_floor']:.2f}",
+                f"{row['bytes_per_second'] / 1e9:,.1f}",
+            )
+            for row in result["updates"]
+        ]
+        show_grid(("optimizer", "G", "N", "ms", "floor ms", "times floor", "GB/s"), rows, "the update alone")
         note += f"; a copy here moves {result['bytes_per_second'] / 1e9:,.0f} GB/s"
-    console.print(f"\n[dim]{note}[/dim]")
+    stdout().print(f"[dim]{note}[/dim]")

@@ -7,35 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from discover.lab.cli import options
 from discover.lab.cli.errors import stoppable
-from discover.lab.cli.options import (
-    ConfigOption,
-    DataOption,
-    JsonOption,
-    PresetArgument,
-    SeedsOption,
-    SetOption,
-    TrackVarianceOption,
-    check_writable,
-    chosen_preset,
-    run_folder,
-    split_list,
-    split_numbers,
-    with_seeds,
-    write_result,
-)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("compare", epilog="Example:  discover compare digits --optimizers momentum,discover --seeds 3")(compare)
 
 
 def compare(
-    preset: PresetArgument = None,
-    config_file: ConfigOption = None,
-    optimizers: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Which optimizers; default: the preset's.")
-    ] = None,
+    preset: options.PresetArgument = None,
+    config_file: options.ConfigOption = None,
+    optimizers: options.OptimizersOption = None,
     learning_rates: Annotated[
         str | None, typer.Option(metavar="X,Y", help="The grid that all of them share; default: the preset's.")
     ] = None,
@@ -43,15 +22,15 @@ def compare(
         float | None, typer.Option(metavar="SHARE", help="Accuracy (0 to 1) for the column 'steps to'.")
     ] = None,
     control: Annotated[bool, typer.Option(help="Also train momentum on shuffled batches.")] = True,
-    seeds: SeedsOption = None,
-    data: DataOption = None,
-    track_variance: TrackVarianceOption = None,
-    settings: SetOption = None,
+    seeds: options.SeedsOption = None,
+    data: options.DataOption = None,
+    track_variance: options.TrackVarianceOption = None,
+    settings: options.SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/compare-PRESET.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison that is there.")] = False,
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
 ) -> None:
     """Train optimizers on the same batches over several seeds, and print who wins.
 
@@ -60,20 +39,19 @@ def compare(
     """
     from discover.lab.experiments.compare.comparison import make_comparison
 
-    check_writable(json_file)
-    chosen = chosen_preset(preset, config_file, default="digits")
+    chosen = options.chosen_preset(preset, config_file, default="digits")
     comparison = make_comparison(
         chosen,
-        optimizers=split_list(optimizers),
-        learning_rates=split_numbers("--learning-rates", learning_rates),
+        optimizers=options.split_list(optimizers),
+        learning_rates=options.split_numbers("--learning-rates", learning_rates),
         target_accuracy=target,
         control=control,
-        overrides=with_seeds(settings, seeds, data, track_variance),
+        overrides=options.as_overrides(settings, data, seeds, track_variance),
     )
-    directory = out or run_folder("compare", chosen.name)
+    directory = out or options.run_folder("compare", chosen.name)
     record = _train(comparison, directory, overwrite)
     _show(record, directory, quiet=json_file == "-")
-    write_result(json_file, record)
+    options.write_result(json_file, record)
 
 
 def _train(comparison: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
@@ -112,7 +90,7 @@ def _train(comparison: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
 
 
 def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
-    from discover.lab.cli.console import show_table, stdout
+    from discover.lab.cli.console import show_files, show_table, stdout
     from discover.lab.report import comparison_table, load_report, write_report
 
     written = write_report(load_report(directory))
@@ -123,8 +101,7 @@ def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
     console.print(f"[dim]{record['note']}[/dim]", soft_wrap=not console.is_terminal)
     for line in remarks(record):
         console.print(line)
-    console.print(f"figures: {written.figures[0].parent}", markup=False)
-    console.print(f"open {written.page} in a browser", markup=False, style="bold")
+    show_files(written)
 
 
 def remarks(record: dict[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import ProgressColumn, Task
 
-    from discover.lab.report import Table
+    from discover.lab.report import Report, Table, WrittenReport
 
 WIDE = 120
 """Characters from which on a line has room for everything that is known about a run."""
@@ -30,8 +30,16 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def show_table(table: Table, title: str | None = None) -> None:
-    """Prints a comparison's table; the best row stands out, the controls step back."""
+def say(line: str) -> None:
+    """One line of progress."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def show_grid(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, styles: Sequence[str | None] = ()
+) -> None:
+    """Prints rows of cells; what stands out or steps back has a style."""
     from rich import box
     from rich.table import Table as Grid
 
@@ -39,14 +47,47 @@ def show_table(table: Table, title: str | None = None) -> None:
     grid = Grid(
         title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="dim", pad_edge=False
     )
-    for number, header in enumerate(table.headers):
+    for number, header in enumerate(headers):
         grid.add_column(header, justify="left" if number == 0 or header == "batches" else "right", no_wrap=number == 0)
-    for number, cells in enumerate(table.rows):
-        style = "bold" if number == table.best else "dim" if table.labels[number].endswith("-shuffled") else None
+    for cells, style in zip(rows, styles or [None] * len(rows)):
         grid.add_row(*cells, style=style)
     if not console.is_terminal:
         console.width = 160  # a pipe has no width: do not fold what goes into a file
     console.print(grid)
+
+
+def show_table(table: Table, title: str | None = None) -> None:
+    """Prints a comparison's table; the best row stands out, the controls step back."""
+    styles = ["dim" if label.endswith("-shuffled") else None for label in table.labels]
+    if table.best is not None:
+        styles[table.best] = "bold"
+    show_grid(table.headers, table.rows, title, styles)
+
+
+def show_written(report: Report, written: WrittenReport, title: str | None = None) -> None:
+    """Prints a report's table, and where its figures and its page are."""
+    from discover.lab.report import comparison_table
+
+    show_table(comparison_table(report.rows, report.comparison.get("target_accuracy"), compact=True), title)
+    show_files(written)
+
+
+def show_files(written: WrittenReport) -> None:
+    console = stdout()
+    console.print(f"figures: {written.figures[0].parent}", markup=False)
+    console.print(f"open {written.page} in a browser", markup=False, style="bold")
+
+
+def show_names(lines: Iterable[tuple[str, str]], note: str) -> None:
+    """Prints names, each with what it is."""
+    from rich.table import Table as Grid
+
+    grid = Grid(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    grid.add_column(style="bold cyan", no_wrap=True)
+    grid.add_column()
+    for name, line in lines:
+        grid.add_row(name, line)
+    stdout().print(grid, f"\n[dim]{note}[/dim]")
 
 
 @contextmanager
@@ -93,7 +134,7 @@ def progress_columns(width: int) -> tuple[ProgressColumn, ...]:
 
 
 class Watcher:
-    """Shows one run: loss, accuracy, steps per second, time left. It is a ``training.progress.Progress``."""
+    """Shows one run: loss, accuracy, steps per second, time left; a ``training.progress.Progress``, without jax."""
 
     def __init__(self, bars: Bars | None, name: str, status: str = "[dim]compiling[/dim]"):
         self._bars, self._name = bars, name

@@ -1,9 +1,10 @@
-"""Options and small helpers that several commands share."""
+"""Options that several commands share, one type each, and what they stand for."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,35 @@ from discover.lab.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from discover.lab.experiments.presets.preset import Preset
+
+
+def check_writable(target: str | None) -> str | None:
+    """Refuses a file that could not be written, before hours are spent on what goes into it."""
+    if target is not None and target != "-":
+        path = Path(target)
+        if path.is_dir():
+            raise CommandError(f"cannot write {target}: it is a folder")
+        if not path.parent.is_dir():
+            raise CommandError(f"cannot write {target}: there is no folder {path.parent}")
+    return target
+
+
+def at_least(least: int) -> Callable[[typer.CallbackParam, Any], Any]:
+    """The check of an option that is a number."""
+
+    def check(param: typer.CallbackParam, value: Any) -> Any:
+        if value is not None and value < least:
+            raise CommandError(f"{param.opts[0]} must be at least {least}, got {value:g}")
+        return value
+
+    return check
+
+
+def _above_zero(param: typer.CallbackParam, value: float | None) -> float | None:
+    if value is not None and not value > 0:
+        raise CommandError(f"{param.opts[0]} must be above 0, got {value:g}")
+    return value
+
 
 PresetArgument = Annotated[
     str | None, typer.Argument(metavar="[PRESET]", help="See `discover presets`; or give --config.", show_default=False)
@@ -25,6 +55,9 @@ OptimizerOption = Annotated[
     str | None,
     typer.Option("--optimizer", metavar="NAME", help="Which optimizer; default: discover, or the file's."),
 ]
+OptimizersOption = Annotated[
+    str | None, typer.Option("--optimizers", metavar="A,B", help="Which optimizers; default: the preset's.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -35,13 +68,26 @@ SetOption = Annotated[
     ),
 ]
 JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Also write the result as JSON (- for stdout).")
+    str | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Also write the result as JSON (- for stdout).", callback=check_writable
+    ),
 ]
 SeedsOption = Annotated[
-    int | None, typer.Option("--seeds", metavar="N", help="Train seeds 0 to N-1 instead of the preset's.")
+    int | None,
+    typer.Option("--seeds", metavar="N", help="Train seeds 0 to N-1 instead of the preset's.", callback=at_least(1)),
 ]
 DataOption = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the data set is, for those read from disk.")
+]
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes",
+        metavar="M",
+        help="Stop after the training in progress when M minutes have passed.",
+        callback=_above_zero,
+    ),
 ]
 TrackVarianceOption = Annotated[
     str | None,
@@ -77,10 +123,10 @@ def run_folder(*parts: str) -> Path:
     return Path("runs") / "-".join(parts).replace(":", ".")
 
 
-def with_seeds(
-    overrides: list[str] | None, seeds: int | None, data: str | None = None, track_variance: str | None = None
+def as_overrides(
+    settings: list[str] | None, data: str | None, seeds: int | None = None, track_variance: str | None = None
 ) -> list[str]:
-    """The ``--set`` texts, preceded by what ``--seeds``, ``--data`` and ``--track-variance`` stand for."""
+    """The ``--set`` texts, preceded by what ``--data``, ``--seeds`` and ``--track-variance`` stand for."""
     result = []
     if track_variance is not None:
         number = track_variance.removeprefix("every=")
@@ -88,12 +134,10 @@ def with_seeds(
             raise CommandError(f"--track-variance must be every=N with N at least 1, got {track_variance!r}")
         result.append(f"training.track_variance={number}")
     if seeds is not None:
-        if seeds < 1:
-            raise CommandError(f"--seeds must be at least 1, got {seeds}")
         result.append("training.seeds=" + ",".join(str(seed) for seed in range(seeds)))
     if data is not None:
         result.append(f"data.path={data}")
-    return [*result, *(overrides or [])]
+    return [*result, *(settings or [])]
 
 
 def split_list(text: str | None) -> list[str] | None:
@@ -103,11 +147,9 @@ def split_list(text: str | None) -> list[str] | None:
 
 def split_numbers(option: str, text: str | None) -> list[float] | None:
     """``0.1,0.3`` as numbers."""
-    parts = split_list(text)
-    if parts is None:
-        return None
     try:
-        return [float(part) for part in parts]
+        parts = split_list(text)
+        return None if parts is None else [float(part) for part in parts]
     except ValueError:
         raise CommandError(f"{option} must be numbers separated by commas, got {text!r}") from None
 
@@ -129,14 +171,3 @@ def write_result(target: str | None, value: Any) -> None:
             write_text(path, text)
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
-
-
-def check_writable(target: str | None) -> None:
-    """Refuses a ``--json`` file that could not be written, before hours are spent on what goes into it."""
-    if target is None or target == "-":
-        return
-    path = Path(target)
-    if path.is_dir():
-        raise CommandError(f"cannot write {target}: it is a folder")
-    if not path.parent.is_dir():
-        raise CommandError(f"cannot write {target}: there is no folder {path.parent}")

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discover.lab.cli.options import JsonOption, check_writable, write_result
+from discover.lab.cli import options
 
 if TYPE_CHECKING:
     from discover.lab.experiments.presets.preset import Preset
 
 
-def register(app: typer.Typer) -> None:
-    app.command("presets", epilog="Example:  discover presets digits")(presets)
-
-
 def presets(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one in full.")] = None,
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
 ) -> None:
     """List the presets, or show one: its configuration, hyperparameters and expected results."""
+    from discover.lab.cli.console import show_names
     from discover.lab.experiments.presets.presets import PRESETS, get_preset
 
-    check_writable(json_file)
     if name is None:
+        summaries = {key: preset.summary for key, preset in PRESETS.items()}
         if json_file != "-":
-            _list(PRESETS)
-        write_result(json_file, {key: preset.summary for key, preset in PRESETS.items()})
+            show_names(summaries.items(), "discover presets NAME shows one in full; discover compare NAME runs it.")
+        options.write_result(json_file, summaries)
         return
     preset = get_preset(name)
     values = describe(preset)
     if json_file != "-":
         _show(preset, values)
-    write_result(json_file, values)
+    options.write_result(json_file, values)
 
 
 def describe(preset: Preset) -> dict[str, Any]:
@@ -52,21 +48,6 @@ def describe(preset: Preset) -> dict[str, Any]:
         "target_accuracy": preset.target_accuracy,
         "reported": dict(preset.reported),
     }
-
-
-def _list(found: Mapping[str, Preset]) -> None:
-    from rich.table import Table
-
-    from discover.lab.cli.console import stdout
-
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold cyan", no_wrap=True)
-    table.add_column()
-    for preset in found.values():
-        table.add_row(preset.name, preset.summary)
-    console = stdout()
-    console.print(table)
-    console.print("\n[dim]discover presets NAME shows one in full; discover compare NAME runs it.[/dim]")
 
 
 def _show(preset: Preset, values: dict[str, Any]) -> None:

@@ -7,35 +7,25 @@ from typing import Annotated
 
 import typer
 
-from discover.lab.cli.options import JsonOption, check_writable, write_result
-
-
-def register(app: typer.Typer) -> None:
-    app.command("report", epilog="Example:  discover report runs/compare-digits")(report)
+from discover.lab.cli import options
+from discover.lab.cli.errors import CommandError
 
 
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A comparison, a run, or a folder of runs.")],
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write elsewhere than into DIR.")] = None,
     static: Annotated[bool, typer.Option("--static", help="Static figures in the page, no scripts.")] = False,
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
 ) -> None:
     """Draw the figures and write report.html from what runs recorded; nothing is trained."""
-    from discover.lab.cli.console import show_table, stdout
-    from discover.lab.cli.errors import CommandError
-    from discover.lab.report import comparison_table, load_report, write_report
+    from discover.lab.cli.console import show_written
+    from discover.lab.report import load_report, write_report
 
-    check_writable(json_file)
     found = load_report(directory)
     try:
         written = write_report(found, out, interactive=False if static else None)
     except OSError as error:
         raise CommandError(f"cannot write to {out or directory}: {error.strerror or error}") from None
     if json_file != "-":
-        show_table(
-            comparison_table(found.rows, found.comparison.get("target_accuracy"), compact=True), title=found.title
-        )
-        console = stdout()
-        console.print(f"figures: {written.figures[0].parent}", markup=False)
-        console.print(f"open {written.page} in a browser", markup=False, style="bold")
-    write_result(json_file, {"title": found.title, "page": str(written.page), "rows": found.rows})
+        show_written(found, written, title=found.title)
+    options.write_result(json_file, {"title": found.title, "page": str(written.page), "rows": found.rows})

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from discover.lab.cli import options
+from discover.lab.cli.console import say, show_names
 from discover.lab.cli.errors import CommandError, stoppable
-from discover.lab.cli.options import DataOption, JsonOption, SetOption, check_writable, with_seeds, write_result
 from discover.lab.cli.reproduce_others import OTHERS, redraw_other, run_other
-
-
-def register(app: typer.Typer) -> None:
-    app.command("reproduce", epilog="Example:  discover reproduce results-d --data cifar10-jpeg.tar.xz --minutes 8")(
-        reproduce
-    )
 
 
 def reproduce(
@@ -29,20 +23,15 @@ def reproduce(
     scale: Annotated[
         str, typer.Option("--scale", metavar="NAME", help="small (one GPU) or digits (a rehearsal on any CPU).")
     ] = "small",
-    minutes: Annotated[
-        float | None,
-        typer.Option("--minutes", metavar="M", help="Stop after the training in progress when M minutes have passed."),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", metavar="N", help="Train seeds 0 to N-1 instead of the result's own.")
-    ] = None,
-    data: DataOption = None,
-    settings: SetOption = None,
+    minutes: options.MinutesOption = None,
+    seeds: options.SeedsOption = None,
+    data: options.DataOption = None,
+    settings: options.SetOption = None,
     redraw: Annotated[bool, typer.Option("--redraw", help="Only draw again, from the records that are there.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/reproduce-SCALE.")
     ] = None,
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
 ) -> None:
     """Rerun documented results from their presets, and redraw their figures.
 
@@ -51,22 +40,19 @@ def reproduce(
     from discover.lab.experiments.reproduce.results import RESULTS, SCALES
     from discover.registry import choose
 
-    check_writable(json_file)
     choose("scale", scale, SCALES)
-    if minutes is not None and not minutes > 0:
-        raise CommandError(f"--minutes must be above 0, got {minutes:g}")
     if show_list:
         rows = listing(scale)
         if json_file != "-":
-            _show_list(rows)
-        write_result(json_file, rows)
+            show_names(map(_line, rows), "Trainings that several results share are done once.")
+        options.write_result(json_file, rows)
         return
     if not names:
         raise CommandError(f"say which result: {', '.join((*RESULTS, *OTHERS))} or all (see --list)")
     wanted = [*RESULTS, *OTHERS] if "all" in names else [choose("result", n, (*RESULTS, *OTHERS)) for n in names]
     directory = out or Path("runs") / f"reproduce-{scale}"
     results = _run(wanted, scale, directory, minutes, seeds, data, settings, redraw, quiet=json_file == "-")
-    write_result(json_file, results)
+    options.write_result(json_file, results)
 
 
 def listing(scale: str) -> list[dict[str, Any]]:
@@ -83,20 +69,9 @@ def listing(scale: str) -> list[dict[str, Any]]:
     return [*rows, *({"name": name, "question": question, "panels": []} for name, question in OTHERS.items())]
 
 
-def _show_list(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    from discover.lab.cli.console import stdout
-
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold cyan", no_wrap=True)
-    table.add_column()
-    for row in rows:
-        panels = "; ".join(f"{p['name']}: {p['rows']} rows, {p['trainings']} trainings" for p in row["panels"])
-        table.add_row(row["name"], row["question"] + (f" [dim]({panels})[/dim]" if panels else ""))
-    console = stdout()
-    console.print(table)
-    console.print("\n[dim]Trainings that several results share are done once.[/dim]")
+def _line(row: dict[str, Any]) -> tuple[str, str]:
+    panels = "; ".join(f"{p['name']}: {p['rows']} rows, {p['trainings']} trainings" for p in row["panels"])
+    return row["name"], row["question"] + (f" [dim]({panels})[/dim]" if panels else "")
 
 
 def _run(
@@ -112,8 +87,7 @@ def _run(
 ) -> list[dict[str, Any]]:
     from discover.lab.experiments.reproduce.results import get_result
 
-    overrides = with_seeds(settings, None, data)
-    with_seeds(None, seeds)  # complains about a number that cannot be
+    overrides = options.as_overrides(settings, data)
     numbers = None if seeds is None else list(range(seeds))
     results = {
         name: get_result(name, scale, overrides=overrides, seeds=numbers) for name in wanted if name not in OTHERS
@@ -126,32 +100,30 @@ def _run(
         if redraw:
             figures = _redraw(name, directory)
             for folder in sorted({str(path.parent) for path in figures if path.suffix != ".html"}):
-                _say(f"figures: {folder}")
+                say(f"figures: {folder}")
             found.append({"result": name, "figures": [str(path) for path in figures]})
             continue
         if name in OTHERS:
             with stoppable(directory):
-                found.append(run_other(name, directory, quick=scale == "digits", data=data, say=_say))
+                found.append(run_other(name, directory, quick=scale == "digits", data=data, say=say))
             continue
         from discover.lab.experiments.reproduce.train import reproduce as run_result
 
         left = None if minutes is None else minutes - (time.monotonic() - began) / 60
-        options: dict[str, Any] = {"minutes": left, "say": _say, "programs": programs, "overrides": shown}
         with stoppable(directory):
-            result = run_result(results[name], directory, **options)
+            result = run_result(results[name], directory, minutes=left, say=say, programs=programs, overrides=shown)
         result["figures"] = [str(path) for path in _redraw(name, directory)]
         found.append(result)
         if not quiet:
             _show(result)
         if result["status"] != "finished":
             rest = sum(panel["rows_in_all"] - len(panel["rows"]) for panel in result["panels"].values())
-            _say(f"the time is up with {rest} rows of {name} to go: run the same command again to continue")
+            say(f"the time is up with {rest} rows of {name} to go: run the same command again to continue")
             break
     return found
 
 
 def _redraw(name: str, directory: Path) -> list[Path]:
-
     if name in OTHERS:
         return redraw_other(name, directory)
     from discover.lab.report.results import write_drift, write_panel
@@ -183,8 +155,3 @@ def _show(result: dict[str, Any]) -> None:
     figures = sorted({str(Path(path).parent) for path in result["figures"] if not path.endswith(".html")})
     for folder in figures:
         console.print(f"figures: {folder}", markup=False)
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

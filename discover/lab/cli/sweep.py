@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from discover.lab.cli import options
 from discover.lab.cli.errors import CommandError, stoppable
-from discover.lab.cli.options import (
-    ConfigOption,
-    DataOption,
-    JsonOption,
-    OptimizerOption,
-    PresetArgument,
-    SeedsOption,
-    SetOption,
-    check_writable,
-    chosen_preset,
-    run_folder,
-    with_seeds,
-    write_result,
-)
 
-
-def register(app: typer.Typer) -> None:
-    app.command("sweep", epilog="Example:  discover sweep digits --optimizer discover --search tpe --trials 30")(sweep)
+if TYPE_CHECKING:
+    from discover.lab.experiments.sweep.search import Search
 
 
 def sweep(
-    preset: PresetArgument = None,
-    config_file: ConfigOption = None,
-    optimizer: OptimizerOption = None,
+    preset: options.PresetArgument = None,
+    config_file: options.ConfigOption = None,
+    optimizer: options.OptimizerOption = None,
     search: Annotated[
         str, typer.Option("--search", metavar="KIND", help="grid (every combination), or tpe (optuna; extra `sweep`).")
     ] = "grid",
@@ -53,31 +38,26 @@ def sweep(
     storage: Annotated[
         str | None, typer.Option("--storage", metavar="URL", help="An optuna storage; default: a file in --out.")
     ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option("--minutes", metavar="M", help="Stop after the trial in progress when M minutes have passed."),
-    ] = None,
-    seeds: SeedsOption = None,
-    data: DataOption = None,
-    settings: SetOption = None,
+    minutes: options.MinutesOption = None,
+    seeds: options.SeedsOption = None,
+    data: options.DataOption = None,
+    settings: options.SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/sweep-PRESET-NAME.")
     ] = None,
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
 ) -> None:
     """Find the hyperparameters with the highest mean validation accuracy, and look at the test split once.
 
     Run the same command again to continue a sweep that was stopped or killed, or beside another to share the work.
     """
+    from discover.lab.cli.console import say
     from discover.lab.experiments.sweep.search import make_search
 
-    check_writable(json_file)
-    if minutes is not None and not minutes > 0:
-        raise CommandError(f"--minutes must be above 0, got {minutes:g}")
     if storage is not None and search != "tpe":
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
-    overrides = with_seeds(settings, seeds, data)
-    chosen = chosen_preset(preset, config_file)
+    overrides = options.as_overrides(settings, data, seeds)
+    chosen = options.chosen_preset(preset, config_file)
     settled = make_search(
         chosen,
         optimizer or chosen.config.optimizer.name,
@@ -89,20 +69,16 @@ def sweep(
         prune=prune,
         overrides=overrides,
     )
-    directory = out or run_folder("sweep", chosen.name, settled.optimizer)
-    record = _search(settled, directory, storage, minutes)
-    setting = chosen.name if config_file is None else f"--config {shlex.quote(str(config_file))}"
-    _show(record, settled, directory, setting, overrides, quiet=json_file == "-")
-    write_result(json_file, record)
-
-
-def _search(search: Any, directory: Path, storage: str | None, minutes: float | None) -> dict[str, Any]:
+    directory = out or options.run_folder("sweep", chosen.name, settled.optimizer)
+    names = ", ".join(f"{name} ({len(axis.values)})" for name, axis in settled.space.items())
+    say(f"{settled.trials} trials of {settled.optimizer} on {settled.preset}: {names}; space: {settled.space_kind}")
     from discover.lab.experiments.sweep.train import sweep as train
 
-    names = ", ".join(f"{name} ({len(axis.values)})" for name, axis in search.space.items())
-    _say(f"{search.trials} trials of {search.optimizer} on {search.preset}: {names}; space: {search.space_kind}")
     with stoppable(directory):
-        return train(search, directory, storage=storage, minutes=minutes, say=lambda trial: _say(describe(trial)))
+        record = train(settled, directory, storage=storage, minutes=minutes, say=lambda trial: say(describe(trial)))
+    setting = chosen.name if config_file is None else f"--config {shlex.quote(str(config_file))}"
+    _show(record, settled, directory, setting, overrides, quiet=json_file == "-")
+    options.write_result(json_file, record)
 
 
 def describe(trial: dict[str, Any]) -> str:
@@ -123,7 +99,7 @@ def describe(trial: dict[str, Any]) -> str:
 
 
 def _show(
-    record: dict[str, Any], search: Any, directory: Path, setting: str, overrides: Sequence[str], quiet: bool
+    record: dict[str, Any], search: Search, directory: Path, setting: str, overrides: Sequence[str], quiet: bool
 ) -> None:
     from discover.lab.cli.console import show_table, stdout
     from discover.lab.report.sweep import sweep_table, write_sweep_figure
@@ -149,8 +125,3 @@ def _show(
     console.print(line, markup=False, soft_wrap=True)
     if figures:
         console.print(f"figure: {figures[0]}", markup=False)
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

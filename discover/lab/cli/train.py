@@ -3,51 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from discover.lab.cli.devices import (
-    CoordinatorOption,
-    DevicesOption,
-    NumProcessesOption,
-    ProcessIdOption,
-    WorkerTimeoutOption,
-    gather_team,
-)
+from discover.lab.cli import options
 from discover.lab.cli.errors import CommandError, stoppable
-from discover.lab.cli.options import (
-    ConfigOption,
-    DataOption,
-    JsonOption,
-    OptimizerOption,
-    PresetArgument,
-    SeedsOption,
-    SetOption,
-    TrackVarianceOption,
-    check_writable,
-    chosen_preset,
-    run_folder,
-    with_seeds,
-    write_result,
-)
 
-
-def register(app: typer.Typer) -> None:
-    app.command("train", epilog="Example:  discover train digits --optimizer discover --set training.steps=500")(train)
+_PANEL = "Several devices and hosts"
 
 
 def train(
-    preset: PresetArgument = None,
-    config_file: ConfigOption = None,
-    optimizer: OptimizerOption = None,
+    preset: options.PresetArgument = None,
+    config_file: options.ConfigOption = None,
+    optimizer: options.OptimizerOption = None,
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", metavar="X", help="Instead of the preset's.")
     ] = None,
-    seeds: SeedsOption = None,
-    data: DataOption = None,
-    track_variance: TrackVarianceOption = None,
-    settings: SetOption = None,
+    seeds: options.SeedsOption = None,
+    data: options.DataOption = None,
+    track_variance: options.TrackVarianceOption = None,
+    settings: options.SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/PRESET-OPTIMIZER.")
     ] = None,
@@ -56,60 +32,73 @@ def train(
         bool, typer.Option("--overwrite", help="Replace the run that is in the output folder.")
     ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")] = False,
-    json_file: JsonOption = None,
-    devices: DevicesOption = None,
-    coordinator: CoordinatorOption = None,
-    num_processes: NumProcessesOption = None,
-    process_id: ProcessIdOption = None,
-    worker_timeout: WorkerTimeoutOption = 60.0,
+    json_file: options.JsonOption = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="How many devices to train on, or `all`; default: one.", rich_help_panel=_PANEL),
+    ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Train with several processes; the address is that of the first. `auto`: let JAX find out everything "
+            "(Slurm, TPU pods, Open MPI).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    num_processes: Annotated[
+        int | None, typer.Option(metavar="N", help="How many processes there are.", rich_help_panel=_PANEL)
+    ] = None,
+    process_id: Annotated[
+        int | None, typer.Option(metavar="I", help="Which of them this is, from 0.", rich_help_panel=_PANEL)
+    ] = None,
+    worker_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long a process may keep the others waiting before they stop (a third of it without a sign of "
+            "life).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 60.0,
 ) -> None:
     """Train one optimizer, over all seeds of the preset, and leave records, checkpoints, figures and a page."""
+    from discover.lab.cli.console import Watcher, live_bars, show_written
 
-    check_writable(json_file)
     if resume and overwrite:
         raise CommandError("--resume and --overwrite exclude each other")
-    # A preset may drop members that diverge, for grids; who trains one setting wants to know at once.
-    chosen = chosen_preset(preset, config_file)
+    chosen = options.chosen_preset(preset, config_file)
     name = optimizer or chosen.config.optimizer.name
+    # A preset may drop members that diverge, for grids; who trains one setting wants to know at once.
     config = chosen.config_for(name).with_values({"training.on_nonfinite": "stop"})
-    config = config.override(with_seeds(settings, seeds, data, track_variance))
+    config = config.override(options.as_overrides(settings, data, seeds, track_variance))
     if learning_rate is not None:
         config = config.with_values({"optimizer.learning_rate": learning_rate})
     config = config.check()
-    directory = out or run_folder(chosen.name, name)
-    team = gather_team(devices, coordinator, num_processes, process_id, worker_timeout)
-    hint = "with --resume instead of --overwrite" if overwrite else "with --resume"
-    summary = _train(config, directory, (resume, overwrite), tensorboard, f"{chosen.name} {name}", hint, team)
+    directory = out or options.run_folder(chosen.name, name)
+    with live_bars() as bars:
+        watcher = Watcher(bars, f"{chosen.name} {name}")
+        from discover.lab.experiments.run.run import run
+        from discover.lab.experiments.run.team import Team
+
+        team = Team.gather(devices, coordinator, num_processes, process_id, timeout=worker_timeout)
+        hint = "with --resume instead of --overwrite" if overwrite else "with --resume"
+        with stoppable(directory, hint, show_step=True):
+            result = run(
+                config,
+                directory,
+                resume=resume,
+                overwrite=overwrite,
+                progress=watcher,
+                tensorboard=tensorboard,
+                team=team,
+            )
     if team is not None and not team.first:
         return  # the first process shows the results of all
-    _show(directory, quiet=json_file == "-")
-    write_result(json_file, summary)
-
-
-def _train(
-    config: Any, directory: Path, existing: tuple[bool, bool], tensorboard: bool, name: str, hint: str, team: Any
-) -> dict[str, Any]:
-    from discover.lab.cli.console import Watcher, live_bars
-
-    with live_bars() as bars:
-        watcher = Watcher(bars, name)
-        from discover.lab.experiments.run.run import run
-
-        resume, overwrite = existing
-        options: dict[str, Any] = {"progress": watcher, "tensorboard": tensorboard, "team": team}
-        with stoppable(directory, hint, show_step=True):
-            return run(config, directory, resume=resume, overwrite=overwrite, **options).summary
-
-
-def _show(directory: Path, quiet: bool) -> None:
-    from discover.lab.cli.console import show_table, stdout
-    from discover.lab.report import comparison_table, load_report, write_report
+    from discover.lab.report import load_report, write_report
 
     report = load_report(directory)
     written = write_report(report)
-    if quiet:
-        return
-    show_table(comparison_table(report.rows, compact=True))
-    console = stdout()
-    console.print(f"figures: {written.figures[0].parent}", markup=False)
-    console.print(f"open {written.page} in a browser", markup=False, style="bold")
+    if json_file != "-":
+        show_written(report, written)
+    options.write_result(json_file, result.summary)

@@ -8,7 +8,7 @@ from discover.lab.data.clustering import Clustering
 from discover.lab.data.clusterings import CLUSTERINGS, cluster
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import ArchiveError, BadImageError, DataError, DatasetNotFoundError
-from discover.lab.data.lazy_examples import LazyExamples
+from discover.lab.data.lazy_examples import Examples, LazyExamples
 from discover.lab.data.noise import LabelNoise
 from discover.lab.data.sources.table import SOURCES, load
 
@@ -27,6 +27,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "DatasetNotFoundError",
+    "Examples",
     "Groups",
     "LabelNoise",
     "LazyExamples",

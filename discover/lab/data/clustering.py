@@ -273,12 +273,7 @@ class Clustering:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Clustering:
-        """Read what `save` wrote.
-
-        Raises:
-            DataError: if the file is absent.
-            ArchiveError: if it is damaged or something else.
-        """
+        """Read what `save` wrote."""
         try:
             file = read_npz(path)
             head, probs, ids = json.loads(str(file["head"])), file["probs"], file["assignments"]

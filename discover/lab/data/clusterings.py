@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
 
 from numpy.typing import NDArray
 
 from discover.lab.data.clustering import AUGMENTATIONS, Clustering
 from discover.lab.data.dataset import Dataset, Split
-from discover.lab.data.entries import DescribedEntry, find
-from discover.lab.data.errors import DataError, check_choice
+from discover.lab.data.errors import DataError
 from discover.lab.data.noise import LabelNoise
-from discover.registry import Table
+from discover.registry import Made, Table, choose
 
 Data = Dataset | Split
 
 
 @dataclass(frozen=True)
-class ClusteringKind(DescribedEntry):
+class ClusteringKind(Made):
     """One clustering of the table.
 
     Attributes:
         name: as it is typed.
         factory: `module:function`; `function(data, …)`, with those of the keywords of `cluster` that it needs.
-        description: one line.
         singular: what one of its clusters is called.
         augments: whether the clusters are ways to augment, and hold every example each.
         by_worker: whether workers who each have data of their own find their clusters in it, each by itself.
@@ -53,7 +50,7 @@ class ClusteringKind(DescribedEntry):
 
 
 def classes(data: Data, noise: LabelNoise | None = None, labels: str = "observed") -> Clustering:
-    check_choice("kind of labels", labels, ("observed", "true"))
+    choose("kind of labels", labels, ("observed", "true"))
     split, names = _train(data), data.class_names if isinstance(data, Dataset) else None
     if noise is not None and labels == "observed":
         return Clustering.observed_labels(split.labels, noise, names)
@@ -96,36 +93,24 @@ def workers(data: Data) -> Clustering:
     return replace(none(data), names=(f"worker {jax.process_index()}",))
 
 
-def _entry(name: str, description: str, **further: Any) -> ClusteringKind:
-    return ClusteringKind(name, f"{__name__}:{name}", description, **further)
+def _entry(name: str, singular: str = "cluster", **further: bool) -> ClusteringKind:
+    return ClusteringKind(name, f"{__name__}:{name}", singular, **further)
 
 
 CLUSTERINGS: Table[ClusteringKind] = Table(
     "clustering",
     (
-        _entry(
-            "classes",
-            "one for each class, by the observed or the true label",
-            singular="class",
-            by_worker=True,
-            any_examples=True,
-        ),
-        _entry("superclasses", "the column of that name, as CIFAR-100 has one", singular="superclass", by_worker=True),
-        _entry(
-            "augmentations",
-            "flip, Mixup and CutMix; each holds every example",
-            singular="augmentation",
-            augments=True,
-            any_examples=True,
-        ),
-        _entry("random", "dealt at random, of equal size: the control", any_examples=True),
-        _entry("kmeans", "k-means on pixels, or on a column that is an embedding", costly=True),
-        _entry("column", "the values of a column", by_worker=True),
-        _entry("file", "what `Clustering.save` wrote"),
-        _entry("none", "one cluster", any_examples=True),
-        _entry("workers", "the processes, where each has data of its own", by_worker=True, one_per_worker=True),
+        _entry("classes", "class", by_worker=True, any_examples=True),
+        _entry("superclasses", "superclass", by_worker=True),
+        _entry("augmentations", "augmentation", augments=True, any_examples=True),
+        _entry("random", any_examples=True),
+        _entry("kmeans", costly=True),
+        _entry("column", by_worker=True),
+        _entry("file"),
+        _entry("none", any_examples=True),
+        _entry("workers", by_worker=True, one_per_worker=True),
     ),
-    from_path=lambda path: ClusteringKind(path, path, "your own"),
+    from_path=lambda path: ClusteringKind(path, path),
 )
 """Every clustering; `CLUSTERINGS.add` takes more."""
 
@@ -159,7 +144,7 @@ def cluster(
     >>> cluster(load("digits"), "classes").num_clusters
     10
     """
-    kind = find(CLUSTERINGS, by)
+    kind = CLUSTERINGS.find(by)
     given = {"num_clusters": num_clusters, "seed": seed, "column": column, "path": path, "noise": noise}
     options = {name: value for name, value in {**given, "labels": labels}.items() if name in kind.arguments}
     for name in kind.needs:

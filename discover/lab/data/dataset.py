@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from discover.lab.data.errors import DataError
-from discover.lab.data.lazy_examples import LazyExamples
+from discover.lab.data.lazy_examples import Examples, LazyExamples
 from discover.lab.data.randomness import permutations, stream
 
 
@@ -26,7 +25,7 @@ class Split:
         columns: further arrays [n, …] by name, for example a superclass, a domain or an embedding.
     """
 
-    images: Any
+    images: Examples
     labels: NDArray[np.int32]
     columns: Mapping[str, NDArray] = field(default_factory=dict)
 
@@ -116,17 +115,7 @@ class Dataset:
         return tuple(self.train.images.shape[1:])
 
     def split_validation(self, fraction: float = 0.1, seed: int = 0) -> Dataset:
-        """Set a stratified share of the training split aside as the validation split.
-
-        Args:
-            fraction: the share of the training examples to set aside, strictly between 0 and 1.
-            seed: which examples; the same seed always gives the same ones.
-
-        Returns:
-            A dataset whose `train` and `validation` are disjoint and together the old `train`.
-
-        Raises:
-            DataError: if there is a validation split already, or the share leaves one side empty.
+        """Set a stratified share of the training split aside as the validation split; the same seed takes the same.
 
         >>> from discover.lab.data import load
         >>> digits = load("digits").split_validation(0.1)
@@ -144,11 +133,6 @@ def stratified_split(labels: NDArray, fraction: float, seed: int = 0) -> tuple[N
 
     The second part has round(fraction·n) examples; a class of m examples gives it ⌊fraction·m⌋ or ⌈fraction·m⌉ of them,
     the classes with the largest remainders the higher number.
-
-    Args:
-        labels: int [n].
-        fraction: the share of the second part, strictly between 0 and 1.
-        seed: which examples; the same seed always gives the same ones.
 
     Returns:
         Two sorted index arrays, disjoint, together all of 0…n−1.

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from discover.registry import UnknownName, choose
-
 
 class DataError(ValueError):
     """Something about the data, its files or its clusters is not as it must be."""
@@ -28,18 +24,6 @@ class BadImageError(DataError):
 def one_line(error: Exception) -> str:
     """Why something failed, in one short line, whoever raised it."""
     return (str(error).splitlines() or [""])[0][:160] or type(error).__name__
-
-
-def check_choice(what: str, value: str, choices: Iterable[str]) -> str:
-    """`discover.registry.choose` with an error of the data's kind.
-
-    >>> check_choice("composition", "random", ("random", "balanced"))
-    'random'
-    """
-    try:
-        return choose(what, value, choices)
-    except UnknownName as error:
-        raise DataError(str(error)) from None
 
 
 def check_at_least(what: str, value: int, least: int) -> int:

@@ -77,3 +77,7 @@ class LazyExamples:
             return held[np.searchsorted(indices, numbers)]
 
         return LazyExamples(read, self.shape[1:], self.dtype, np.arange(len(self)))
+
+
+Examples = NDArray | LazyExamples
+"""Examples on the host, [n, …]: an array, or what is read where it is indexed."""

@@ -52,9 +52,6 @@ class LabelNoise:
             labels: the true labels, int.
             indices: which examples they are, in the training split; a shape that broadcasts with `labels`.
             sights: the number of earlier sights of each example; a shape that broadcasts with `labels`.
-
-        Returns:
-            int32, of the shape of `labels`.
         """
         labels = np.asarray(labels, dtype=np.int32)
         if self.probability == 0.0:

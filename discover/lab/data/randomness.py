@@ -60,14 +60,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def hash_uint64(seed: int, purpose: str, a: NDArray, b: NDArray) -> NDArray[np.uint64]:
-    """One 64-bit number for each pair of non-negative integers (a, b), a fixed function of seed, purpose, a and b.
-
-    Args:
-        seed: a non-negative integer.
-        purpose: a short word; different purposes give independent numbers.
-        a: any shape.
-        b: a shape that broadcasts with that of `a`.
-    """
+    """One 64-bit number for each pair of non-negative integers (a, b), a fixed function of seed, purpose, a and b."""
     first, second = _key(seed, purpose)
     # Unsigned arithmetic wraps by design; only NumPy's scalars would warn about it, so make both operands arrays.
     inner = _mix(np.atleast_1d(np.asarray(b)).astype(UINT64) * UINT64(_GOLDEN) + UINT64(first))

@@ -156,9 +156,6 @@ def advise(
 
     Returns:
       One `Advice` per candidate, the largest share between clusters first; of equal ones the fewer clusters.
-
-    Raises:
-      ValueError: a candidate has no estimate.
     """
     rows = [_judge(candidate, num_groups, group_size, num_parameters, bytes_per_value) for candidate in candidates]
     return sorted(rows, key=lambda row: (-round(row.batch_share, 3), row.num_clusters))

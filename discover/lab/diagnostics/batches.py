@@ -6,6 +6,7 @@ Momentum so much, and what the advisor predicts from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,15 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from discover.lab.diagnostics.variance import (
+    ENDS,
     Estimate,
     Floats,
     Interval,
     check_ids,
     check_probs,
-    cluster_moments,
     count_members,
-    finite_factors,
-    resampled_weights,
+    unbiased_parts,
 )
 
 __all__ = [
@@ -84,14 +84,7 @@ def batch_noise(
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """The noise of a batch's mean gradient with bootstrap confidence intervals.
-
-    Attributes:
-      in_cluster: what remains of the in-cluster variance.
-      between_cluster: what remains of the between-cluster variance.
-      total: both.
-      between_share: the part of the noise that lies between clusters, in [0, 1].
-    """
+    """The noise of a batch's mean gradient with bootstrap confidence intervals."""
 
     in_cluster: Interval
     between_cluster: Interval
@@ -104,17 +97,14 @@ class NoiseEstimate:
         return BatchNoise(max(self.in_cluster.value, 0.0), max(self.between_cluster.value, 0.0))
 
 
-def _with_intervals(
-    inside: float, between: float, inside_again: Floats, between_again: Floats, total: float, total_again: Floats,
-    confidence: float,
-) -> NoiseEstimate:  # fmt: skip
-    """From values and resampled values to intervals: each as the resamples lie around their own mean."""
-    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+def _with_intervals(values: Sequence[float], resampled: Sequence[Floats]) -> NoiseEstimate:
+    """From in-cluster part, between-cluster part and total to intervals: as the resamples lie around their own mean."""
+    (inside, between, total), (inside_again, between_again, total_again) = values, resampled
 
     def interval(value: float, again: Floats) -> Interval:
         if not len(again):
             return Interval(value, value, value)
-        low, high = np.quantile(again - again.mean(), ends)
+        low, high = np.quantile(again - again.mean(), ENDS)
         return Interval(value, float(value + low), float(value + high))
 
     def share(part: Floats, rest: Floats) -> Floats:
@@ -125,7 +115,7 @@ def _with_intervals(
     moved = [v + (a - a.mean() if len(a) else a) for v, a in ((between, between_again), (inside, inside_again))]
     shares = share(*moved)
     value = float(share(np.asarray(between), np.asarray(inside)))
-    low, high = np.quantile(shares, ends) if len(shares) else (value, value)
+    low, high = np.quantile(shares, ENDS) if len(shares) else (value, value)
     return NoiseEstimate(
         interval(inside, inside_again),
         interval(between, between_again),
@@ -145,9 +135,6 @@ def estimated_batch_noise(
       group_size: b.
       composition: how batches are drawn, see `batch_noise`.
 
-    Returns:
-      A `NoiseEstimate`. Its in-cluster and between-cluster parts may be negative where the truth is near 0.
-
     Example:
       >>> rng = np.random.default_rng(0)
       >>> from discover.lab.diagnostics.variance import estimate, gram_matrix
@@ -163,7 +150,7 @@ def estimated_batch_noise(
     inside, between = estimate.in_cluster.value / size, estimate.between_cluster.value / draws
     again = np.asarray(estimate.resamples, np.float64).reshape(2, -1)
     parts = again[0] / size, again[1] / draws
-    return _with_intervals(inside, between, *parts, inside + between, parts[0] + parts[1], estimate.confidence)
+    return _with_intervals((inside, between, inside + between), (*parts, parts[0] + parts[1]))
 
 
 def _shares(drawn: ArrayLike, num_clusters: int) -> Floats:
@@ -204,7 +191,6 @@ def composed_batch_noise(
     *,
     cluster_sizes: ArrayLike | None = None,
     bootstrap: int = 200,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> NoiseEstimate:
     r"""The noise of batches whose groups have the clusters `drawn`, however these were picked.
@@ -223,39 +209,20 @@ def composed_batch_noise(
       cluster_sizes: `[N]` sizes of the whole clusters, where the sample was taken from them without replacement;
         None treats the clusters as endless.
       bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
-      confidence: of the intervals.
       seed: of the resampling.
-
-    Raises:
-      ValueError: shapes or ids do not fit, or a cluster has fewer than 2 examples in the sample.
     """
     k = np.asarray(gram, np.float64)
     p = check_probs(probs, cluster_ids)
     ids = check_ids(cluster_ids, k.shape[0], len(p))
     members = count_members(ids, p, 2)
-    counts = np.maximum(members, 1)
-    unseen, shrink = finite_factors(members, cluster_sizes)
     share = _shares(drawn, len(p))
     apart = share - p
-    second = apart.T @ apart / len(apart)
+    second, mean = apart.T @ apart / len(apart), share.mean(axis=0)
+    values, around = unbiased_parts(k, ids, p, members, second, mean, cluster_sizes, bootstrap, seed)
     size = np.asarray(drawn).shape[1] * group_size
-
-    def parts(weights: Floats) -> tuple[Floats, Floats]:
-        squares, inner = cluster_moments(k, weights, ids, len(p))
-        spread = (squares - np.einsum("rnn->rn", inner)) * counts / np.maximum(counts - 1, 1)
-        between = np.einsum("nm,rnm->r", second, inner) - (spread * unseen / counts) @ np.diagonal(second)
-        return (spread * shrink) @ share.mean(axis=0) / size, between
-
-    inside, between = (float(value[0]) for value in parts((1.0 / counts)[ids][None]))
-    again = (np.zeros(0), np.zeros(0))
-    if bootstrap:
-        weights = resampled_weights(np.random.default_rng(seed), ids, members, bootstrap)
-        found = [parts(some) for some in np.array_split(weights, max(1, bootstrap // 25))]
-        # As in `estimate`: of finite clusters less is left to chance than resampling with replacement says.
-        finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
-        insides, betweens = (finite * np.concatenate(some) for some in zip(*found))
-        again = insides, betweens
-    return _with_intervals(inside, between, *again, inside + between, again[0] + again[1], confidence)
+    inside, between = float(values[0]) / size, float(values[1])
+    again = around[0] / size, around[1]
+    return _with_intervals((inside, between, inside + between), (*again, again[0] + again[1]))
 
 
 def measured_batch_noise(
@@ -265,7 +232,6 @@ def measured_batch_noise(
     probs: ArrayLike | None = None,
     *,
     bootstrap: int = 1000,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> NoiseEstimate:
     r"""Measures E‖batch mean − g‖² over batches as they were really drawn, whatever drew them.
@@ -279,12 +245,9 @@ def measured_batch_noise(
       cluster_ids: `[S]`.
       batches: int `[T, B]`, rows of the Gram matrix; −1 is padding.
       probs: the clusters' probabilities; their shares of the sample if None.
-      bootstrap: resamples (of batches) behind the intervals; 0 leaves them empty (low = high = value).
-      confidence: of the intervals. They are about these batches' chance, not about that of the sample.
+      bootstrap: resamples (of batches) behind the intervals, which are about these batches' chance, not that of the
+        sample; 0 leaves them empty (low = high = value).
       seed: of the resampling.
-
-    Returns:
-      Means over the T batches.
     """
     k = np.asarray(gram, np.float64)
     p = check_probs(probs, cluster_ids)
@@ -311,6 +274,4 @@ def measured_batch_noise(
     total = squared(weights - expected)
     draws = np.random.default_rng(seed).integers(0, len(total), (bootstrap, len(total)))
     again = [values[draws].mean(axis=1) if bootstrap else np.zeros(0) for values in (inside, between, total)]
-    return _with_intervals(
-        float(inside.mean()), float(between.mean()), again[0], again[1], float(total.mean()), again[2], confidence
-    )
+    return _with_intervals([float(values.mean()) for values in (inside, between, total)], again)

@@ -22,19 +22,13 @@ class StreamingKMeans:
     Args:
       num_clusters: k.
       seed: of the start.
-      warmup: rows gathered before the start is chosen by k-means on them; at least 20 per cluster are good.
-
-    Raises:
-      ValueError: k is below 1, or the warm-up has fewer rows than clusters.
     """
 
-    def __init__(self, num_clusters: int, *, seed: int = 0, warmup: int | None = None):
+    def __init__(self, num_clusters: int, *, seed: int = 0):
         if num_clusters < 1:
             raise ValueError(f"num_clusters must be at least 1, got {num_clusters}")
         self.num_clusters, self.seed = num_clusters, seed
-        self.warmup = max(1024, 20 * num_clusters) if warmup is None else warmup
-        if self.warmup < num_clusters:
-            raise ValueError(f"warmup must be at least num_clusters ({num_clusters}), got {self.warmup}")
+        self.warmup = max(1024, 20 * num_clusters)  # rows from which k-means chooses the start
         self._waiting: list[NDArray[np.float32]] = []
         self._model: Any = None
 
@@ -91,9 +85,6 @@ def cluster_stream(
       num_clusters: k; clusters that come out empty are dropped, so fewer may be found.
       seed: of k-means.
       passes: over the data, to find the centres.
-
-    Returns:
-      int32 `[n]`, every example's cluster, from 0 without gaps.
 
     Example:
       >>> import numpy as np

@@ -39,9 +39,6 @@ class GradientRows:
       chunk: examples worked on at once.
       seed: of the projection.
 
-    Raises:
-      ValueError: no parameter is selected, or a size is below 1.
-
     Example:
       >>> import jax.numpy as jnp
       >>> loss = lambda w, batch: jnp.mean((batch["x"] @ w - batch["y"]) ** 2)

@@ -77,12 +77,6 @@ def between_cluster(
       batch_size: |B|, examples in a training batch.
       factor: `[R, N]` of `batches.composition_factor`, for batches that do not draw their clusters independently (then
         `num_groups` plays no part).
-
-    Returns:
-      A `BetweenCluster`.
-
-    Raises:
-      ValueError: the gradients do not have the two leading axes, or `opt_state` has another number of clusters.
     """
     leaves = jax.tree.leaves(halves)
     num_clusters = probs.shape[0]

@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+ENDS = (0.025, 0.975)  # of every interval: 95%
 
 
 class Decomposition(NamedTuple):
@@ -94,9 +95,6 @@ def decompose(gradients: ArrayLike, cluster_ids: ArrayLike, probs: ArrayLike | N
     Returns:
       The parts, every example of cluster n weighing p_n / (examples of n in the sample).
 
-    Raises:
-      ValueError: shapes or ids do not fit, or a cluster has no example.
-
     Example:
       >>> parts = decompose([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1])
       >>> parts.in_cluster, parts.between_cluster, parts.total
@@ -137,7 +135,7 @@ def gram_matrix(gradients: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its bootstrap confidence interval."""
+    """An estimate and its 95% bootstrap interval."""
 
     value: float
     low: float
@@ -153,7 +151,6 @@ class Estimate:
       between_cluster: Σ p_n‖g_n − g‖².
       total: their sum.
       mean_square: ‖g‖², the signal that the noise hides.
-      confidence: of the intervals.
       resamples: `[2, R]`, the bootstrap's in-cluster and between-cluster parts, around the estimates.
     """
 
@@ -161,7 +158,6 @@ class Estimate:
     between_cluster: Interval
     total: Interval
     mean_square: Interval
-    confidence: float
     resamples: Floats = field(default_factory=lambda: np.zeros((2, 0)), repr=False, compare=False)
 
     @property
@@ -172,31 +168,7 @@ class Estimate:
         return between / whole if whole > 0 else 0.0
 
 
-def _statistics(
-    squares: Floats, inner: Floats, probs: Floats, counts: Floats, unseen: Floats, shrink: Floats
-) -> tuple[Floats, ...]:
-    """The unbiased estimators, for a stack `[R, ...]` of (re)samples.
-
-    Args:
-      squares: `[R, N]` mean ‖x‖² of each cluster's sample.
-      inner: `[R, N, N]` inner products of the clusters' sample means.
-      probs: `[N]`.
-      counts: `[N]` examples of each cluster in the sample.
-      unseen: `[N]` 1 − counts/size for clusters of finite size sampled without replacement, else 1.
-      shrink: `[N]` (size − 1)/size for clusters of finite size, else 1.
-    """
-    diagonal = np.einsum("rnn->rn", inner)
-    spread = (squares - diagonal) * counts / np.maximum(counts - 1, 1)  # unbiased for the sampled-from variance
-    in_cluster = (spread * shrink) @ probs
-    mean_square = np.einsum("n,rnm,m->r", probs, inner, probs)
-    plug_in = diagonal @ probs - mean_square
-    # Sample means scatter around g_n: Σ p_n(1 − p_n)·Var(mean of cluster n) of the plug-in value is only that.
-    scatter = spread * unseen / counts
-    between = plug_in - scatter @ (probs * (1 - probs))
-    return in_cluster, between, in_cluster + between, mean_square - scatter @ probs**2
-
-
-def cluster_moments(gram: Floats, weights: Floats, ids: NDArray[np.intp], num: int) -> tuple[Floats, Floats]:
+def _cluster_moments(gram: Floats, weights: Floats, ids: NDArray[np.intp], num: int) -> tuple[Floats, Floats]:
     """Mean squares `[R, N]` and inner products of means `[R, N, N]` for example weights `[R, S]`."""
     member = np.zeros((num, len(ids)))
     member[ids, np.arange(len(ids))] = 1.0
@@ -214,7 +186,6 @@ def estimate(
     *,
     cluster_sizes: ArrayLike | None = None,
     bootstrap: int = 200,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> Estimate:
     r"""Unbiased estimates of the population's in-cluster and between-cluster variance.
@@ -231,11 +202,7 @@ def estimate(
       cluster_sizes: `[N]` sizes of the whole clusters, where the sample was taken from them without replacement;
         None treats the clusters as endless.
       bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
-      confidence: of the intervals.
       seed: of the resampling.
-
-    Returns:
-      An `Estimate`.
 
     Raises:
       ValueError: shapes do not fit, or a cluster has fewer than 2 examples (1 where that is all of it).
@@ -243,8 +210,6 @@ def estimate(
     k = np.asarray(gram, np.float64)
     if k.ndim != 2 or k.shape[0] != k.shape[1]:
         raise ValueError(f"gram must be square, got shape {k.shape}")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
     p = check_probs(probs, cluster_ids)
     ids = check_ids(cluster_ids, k.shape[0], len(p))
     sizes = None if cluster_sizes is None else np.asarray(cluster_sizes, np.float64)
@@ -252,31 +217,66 @@ def estimate(
     lone = np.flatnonzero((counts == 1) & (p > 0) & (True if sizes is None else sizes > 1))
     if len(lone):
         raise ValueError(f"cluster {int(lone[0])} has 1 example in the sample; at least 2 are needed")
-    m = np.maximum(counts, 1).astype(np.float64)
-    unseen, shrink = finite_factors(counts, sizes)
-    even = (1.0 / m)[ids]
-    values = [float(v[0]) for v in _statistics(*cluster_moments(k, even[None], ids, len(p)), p, m, unseen, shrink)]
-
-    intervals = [Interval(v, v, v) for v in values]
-    resamples = np.zeros((2, 0))
+    second = np.diag(p) - np.outer(p, p)  # of the shares of one draw
+    values, around = unbiased_parts(k, ids, p, counts, second, p, sizes, bootstrap, seed)
+    values = [*values[:2], values[0] + values[1], values[2]]
+    tails = np.zeros((2, 4))
     if bootstrap:
-        draws = resampled_weights(np.random.default_rng(seed), ids, counts, bootstrap)
-        chunks = [
-            np.stack(_statistics(*cluster_moments(k, part, ids, len(p)), p, m, unseen, shrink))
-            for part in np.array_split(draws, max(1, bootstrap // 25))
-        ]
-        again = np.concatenate(chunks, axis=1)
-        # Resampling adds the scatter of the means once more, and what was taken from a finite cluster without
-        # replacement scatters less: only the resamples' spread around their own mean is used.
-        finite = float(np.sqrt(np.clip(p @ unseen, 0.0, 1.0)))
-        around = finite * (again - again.mean(axis=1, keepdims=True))
-        tails = np.quantile(around, [(1 - confidence) / 2, (1 + confidence) / 2], 1)
-        intervals = [Interval(v, float(v + low), float(v + high)) for v, low, high in zip(values, *tails)]
-        resamples = np.asarray(values)[:2, None] + around[:2]
-    return Estimate(*intervals, confidence=confidence, resamples=resamples)
+        tails = np.quantile([around[0], around[1], around[0] + around[1], around[2]], ENDS, 1)
+    intervals = [Interval(float(v), float(v + low), float(v + high)) for v, low, high in zip(values, *tails)]
+    return Estimate(*intervals, resamples=np.asarray(values)[:2, None] + around[:2])
 
 
-def resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:
+def unbiased_parts(
+    gram: Floats,
+    ids: NDArray[np.intp],
+    probs: Floats,
+    counts: NDArray[np.intp],
+    second: Floats,
+    share: Floats,
+    cluster_sizes: ArrayLike | None,
+    bootstrap: int,
+    seed: int,
+) -> tuple[Floats, Floats]:
+    r"""In-cluster variance, between-cluster variance and ‖g‖² `[3]`, unbiased; and how resamples lie around them.
+
+    Args:
+      gram: `[S, S]`.
+      ids: `[S]`.
+      probs: `[N]`.
+      counts: `[N]` examples of each cluster in the sample.
+      second: `[N, N]`, the mean of $(w − p)(w − p)^T$ over batches, w their shares of the clusters.
+      share: `[N]`, the mean share, which weighs the in-cluster part.
+      cluster_sizes: see `estimate`.
+      bootstrap: R.
+      seed: of the resampling.
+
+    Returns:
+      The values, and deviations `[3, R]`.
+    """
+    m = np.maximum(counts, 1).astype(np.float64)
+    unseen, shrink = finite_factors(counts, cluster_sizes)
+
+    def statistics(weights: Floats) -> Floats:
+        squares, inner = _cluster_moments(gram, weights, ids, len(probs))
+        spread = (squares - np.einsum("rnn->rn", inner)) * m / np.maximum(m - 1, 1)  # unbiased
+        scatter = spread * unseen / m  # of the sample means around g_n: what a plug-in value contains of only that
+        between = np.einsum("nm,rnm->r", second, inner) - scatter @ np.diagonal(second)
+        mean_square = np.einsum("n,rnm,m->r", probs, inner, probs) - scatter @ probs**2
+        return np.stack([(spread * shrink) @ share, between, mean_square])
+
+    values = statistics((1.0 / m)[ids][None])[:, 0]
+    if not bootstrap:
+        return values, np.zeros((3, 0))
+    draws = _resampled_weights(np.random.default_rng(seed), ids, counts, bootstrap)
+    again = np.concatenate([statistics(part) for part in np.array_split(draws, max(1, bootstrap // 25))], axis=1)
+    # Resampling adds the scatter of the means once more, and what was taken from a finite cluster without
+    # replacement scatters less: only the resamples' spread around their own mean is used.
+    finite = float(np.sqrt(np.clip(probs @ unseen, 0.0, 1.0)))
+    return values, finite * (again - again.mean(axis=1, keepdims=True))
+
+
+def _resampled_weights(rng: np.random.Generator, ids: NDArray[np.intp], counts: NDArray[np.intp], num: int) -> Floats:
     """`[num, S]` weights of bootstrap resamples drawn within each cluster; each cluster's weights sum to 1."""
     weights = np.zeros((num, len(ids)))
     for n, m in enumerate(counts):

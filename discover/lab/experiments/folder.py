@@ -47,9 +47,6 @@ class FolderError(RunError):
 class Folder:
     """A folder and what a command keeps in it. Subclasses say what that is; this one keeps nothing.
 
-    Args:
-        path: of the folder; made where it is missing.
-
     Attributes:
         noun: what messages call its contents.
         record: the file that makes the folder one of this kind; it is written last of all that a new one starts with.

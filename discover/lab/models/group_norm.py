@@ -112,14 +112,7 @@ def _wide(array: jax.Array) -> jax.Array:
 def group_norm(
     features: int, groups: int, *, zero_scale: bool = False, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
 ) -> GroupNorm:
-    """Group norm with ``groups`` groups, or the largest number below that divides both it and ``features``.
-
-    Args:
-        features: number of channels.
-        groups: number of groups wanted.
-        zero_scale: start with scale 0 (for the last norm of a residual branch).
-        dtype: of the result; the arithmetic is float32 in any case.
-    """
+    """Group norm with ``groups`` groups, or the largest number below that divides both it and ``features``."""
     scale = nnx.initializers.zeros if zero_scale else nnx.initializers.ones
     return GroupNorm(
         features, num_groups=math.gcd(groups, features), epsilon=1e-5, dtype=dtype, scale_init=scale, rngs=rngs

@@ -37,13 +37,6 @@ def conv_as_matmul(
     (measured with jax 0.10), and convolutions with a batch of kernels slower still. Matrix products do not suffer, and
     under ``vmap`` over groups their weight gradient is simply batched. The price is memory: the kernel's height x width
     times the image.
-
-    Args:
-        lhs: images [b, H, W, in].
-        rhs: kernel [h, w, in, out].
-        window_strides: two numbers.
-        padding: as for :func:`jax.lax.conv_general_dilated`.
-        dimension_numbers: only NHWC, HWIO, NHWC.
     """
     if dimension_numbers not in (None, ("NHWC", "HWIO", "NHWC")):
         raise ValueError(f"conv_as_matmul is for NHWC images and HWIO kernels, got {dimension_numbers}")

@@ -25,14 +25,7 @@ class Network(NamedTuple):
 
 
 def as_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
-    """The pure functions of a flax module that is called as ``module(x, key=None) -> logits``.
-
-    Args:
-        make: makes the module; its parameters come from the ``rngs`` that it is given.
-
-    Returns:
-        ``init`` and ``apply``, pure and traceable, and the number of parameters.
-    """
+    """The pure functions of a flax module that is called as ``module(x, key=None) -> logits``; ``make`` makes it."""
     # eval_shape builds the structure without computing an initial parameter.
     graphdef, abstract = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(jax.random.key(0)))), nnx.Param)
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from discover.lab.models.group_norm import group_norm
 from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop
@@ -42,18 +43,8 @@ class Bottleneck(nnx.Module):
 class ResNet(nnx.Module):
     """ResNet-v1-``depth`` for images [b, H, W, C]: 25.6M parameters at depth 50 and 1,000 classes.
 
-    Args:
-        input_shape: (H, W, C) of an image.
-        num_classes: outputs.
-        depth: 14, 26, 50, 101 or 152.
-        width: channels of the first stage (64 in the paper).
-        dropout: before the last layer (the paper has none).
-        dtype: of the computation.
-        conv_general_dilated: what every convolution calls.
-        rngs: for the initial parameters.
-
-    Raises:
-        ValueError: another depth.
+    Args as of :func:`build_network`: ``depth`` is 14, 26, 50, 101 or 152, ``width`` the channels of the first stage (64
+    in the paper), ``dropout`` comes before the last layer (the paper has none).
     """
 
     def __init__(
@@ -64,7 +55,7 @@ class ResNet(nnx.Module):
         depth: int = 50,
         width: int = 64,
         dropout: float = 0.0,
-        dtype: Any = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):

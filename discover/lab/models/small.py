@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from discover.lab.models.group_norm import group_norm
 from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop, fold
@@ -17,7 +18,9 @@ from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, d
 class Logistic(nnx.Module):
     """Multinomial logistic regression: one affine layer on the flattened input, started at zero."""
 
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int, *, dtype: Any = jnp.float32, rngs: nnx.Rngs):
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
+    ):
         self.head = nnx.Linear(
             math.prod(input_shape),
             num_classes,
@@ -43,7 +46,7 @@ class MLP(nnx.Module):
         depth: int = 1,
         width: int = 128,
         dropout: float = 0.0,
-        dtype: Any = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
         check_sizes(depth, width, dropout, least_depth=0)
@@ -74,7 +77,7 @@ class CNN(nnx.Module):
         depth: int = 3,
         width: int = 16,
         dropout: float = 0.0,
-        dtype: Any = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):

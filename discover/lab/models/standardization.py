@@ -33,14 +33,9 @@ def standardize(
 ) -> jax.Array:
     """Each output channel's weights get mean 0 and variance 1/F.
 
-    Differentiable in reverse mode (what training needs), and that gradient again, but not in forward mode.
-
-    Args:
-        kernel: [height, width, in, out].
-        epsilon: added to F times the variance.
-        dtype: of the result; the kernel's own if None.
-        by_group: whether the groups of a batch may have a gradient each. Off the CPU its sums are then made such that
-            they fill it where output channels are next to each other in memory; they are the same to rounding.
+    Differentiable in reverse mode (what training needs), and that gradient again, but not in forward mode. ``by_group``
+    says that the groups of a batch may have a gradient each: off the CPU its sums are then made such that they fill it
+    where output channels are next to each other in memory; they are the same to rounding.
     """
     result: Any = _standardize(kernel, jnp.dtype(dtype or kernel.dtype), epsilon, by_group)
     return result

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from discover.lab.models.layers import ConvFn
 from discover.lab.models.network import Network, as_network
@@ -56,7 +57,7 @@ def build_network(
     input_shape: tuple[int, ...],
     num_classes: int,
     *,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     conv_general_dilated: ConvFn | None = None,
     **options: Any,
 ) -> Network:

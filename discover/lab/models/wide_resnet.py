@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from discover.lab.models.group_norm import group_norm
 from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop, fold
@@ -25,7 +26,7 @@ class WideBlock(nnx.Module):
         *,
         stride: int,
         dropout: float,
-        dtype: Any,
+        dtype: DTypeLike,
         conv_general_dilated: ConvFn | None,
         rngs: nnx.Rngs,
     ):
@@ -51,18 +52,8 @@ class WideResNet(nnx.Module):
     ``depth`` is 6n+2, or 6n+4 for those who also count the shortcuts, with n blocks in each of the three
     stages: 26 (the paper's name) and 28 are the same network, of 36.5M parameters at width 10.
 
-    Args:
-        input_shape: (H, W, C) of an image.
-        num_classes: outputs.
-        depth: 6n+2 or 6n+4.
-        width: factor on the channels 16, 32, 64.
-        dropout: between the convolutions of each block.
-        dtype: of the computation.
-        conv_general_dilated: what every convolution calls.
-        rngs: for the initial parameters.
-
-    Raises:
-        ValueError: a depth of another form.
+    Args as of :func:`build_network`: ``width`` is the factor on the channels 16, 32, 64, ``dropout`` comes between the
+    convolutions of each block.
     """
 
     def __init__(
@@ -73,7 +64,7 @@ class WideResNet(nnx.Module):
         depth: int = 26,
         width: int = 10,
         dropout: float = 0.3,
-        dtype: Any = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
         conv_general_dilated: ConvFn | None = None,
         rngs: nnx.Rngs,
     ):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from discover.lab.report.plotting import LOOK
+from discover.lab.report.plotting import save_figure, styled
 from discover.lab.report.style import is_clustered
 from discover.registry import REFERENCE
 
@@ -16,9 +16,6 @@ PAPER = {"discover": 6.3 / 10.4, "discover_qhm": 5.8 / 10.4, "discover_igt": 5.6
 
 def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list[Path]:
     """Draws the ratios of a `discover bench` result as bars with their range over the repeats, as PNG and SVG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     rows = [row for row in result["rows"] if row["optimizer"] != REFERENCE]
@@ -28,7 +25,7 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
         f"{row['optimizer']}  G={row['groups']}, N={row['clusters']}" if has and several else row["optimizer"]
         for row, has in zip(rows, clustered)
     ]
-    with plt.rc_context(LOOK):
+    with styled():
         figure, axes = plt.subplots(figsize=(7.2, 1.2 + 0.34 * len(rows)), layout="constrained")
         places = range(len(rows))[::-1]
         ratios = [row["ratio"] for row in rows]
@@ -50,10 +47,5 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
         axes.set_title(f"{result['model']}, {result['parameters']:,} parameters, batch {result['batch']}")
         if any(row["optimizer"] in PAPER for row in rows):
             figure.legend(loc="outside lower right", frameon=False, fontsize=9)
-        written = []
-        for ending in ("png", "svg"):
-            path = Path(directory) / f"bench.{ending}"
-            figure.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
-            written.append(path)
-        plt.close(figure)
-    return written
+        axes.grid(False)
+        return save_figure(figure, Path(directory), "bench")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,24 +11,14 @@ from discover.lab.report.plotting import save_figure, styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["write_diagnosis_figure"]
-
 _IN, _BETWEEN, _INK = "#9fb7c9", "#D55E00", "#22252b"
 
 
-def write_diagnosis_figure(
-    json_file: str | Path, directory: str | Path, formats: Sequence[str] = ("png", "svg")
-) -> list[Path]:
-    """Draws `diagnosis`: what share of the noise lies between clusters, for every clustering, as batches are drawn.
-
-    Args:
-      json_file: what `discover diagnose` wrote.
-      directory: where it goes.
-      formats: any that matplotlib can write.
-    """
-    record = json.loads(Path(json_file).read_text())
+def write_diagnosis_figure(json_file: Path, directory: Path) -> list[Path]:
+    """Draws `diagnosis`: what share of the noise lies between clusters, for every clustering, as batches are drawn."""
+    record = json.loads(json_file.read_text())
     with styled():
-        return save_figure(_ranking(record), Path(directory), "diagnosis", formats)
+        return save_figure(_ranking(record), directory, "diagnosis")
 
 
 def _ranking(record: dict[str, Any]) -> Figure:

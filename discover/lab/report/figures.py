@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from discover.lab.report.load import Curve, Report, RunRecord, facts_line, mean_std
-from discover.lab.report.plotting import GRID, INK, LOOK, set_title, tint
+from discover.lab.report.plotting import draw_bar, save_figure, set_title, styled
 from discover.lab.report.style import Style, series_styles
 
 if TYPE_CHECKING:
@@ -21,45 +21,14 @@ if TYPE_CHECKING:
 FIGURES = ("training-loss", "validation-accuracy", "last-step-accuracy")
 
 
-def write_figures(report: Report, directory: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Draw the three figures of ``report`` into ``directory`` (made where it is missing).
-
-    Args:
-        report: what :func:`discover.lab.report.load_report` read.
-        directory: where ``training-loss.png`` and the others go.
-        formats: any that matplotlib can write.
-
-    Returns:
-        The files written.
-    """
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name in FIGURES:
-        figure = draw(report, name)
-        for suffix in formats:
-            path = directory / f"{name}.{suffix}"
-            save(figure, path)
-            written.append(path)
-    return written
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write one figure; its bytes depend on the records only, not on the date."""
-    import matplotlib
-
-    metadata = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
-    with matplotlib.rc_context(LOOK):
-        figure.savefig(path, dpi=160, metadata=metadata.get(path.suffix[1:]))
+def write_figures(report: Report, directory: str | Path) -> list[Path]:
+    """Draw the three figures of ``report`` into ``directory`` (made where it is missing); returns the files."""
+    with styled():
+        return [path for name in FIGURES for path in save_figure(draw(report, name), Path(directory), name)]
 
 
 def draw(report: Report, name: str) -> Figure:
-    """Draw one of :data:`FIGURES` and return it as a matplotlib figure, without any global state of pyplot.
-
-    Raises:
-        ValueError: the name is not one of :data:`FIGURES`.
-    """
-    import matplotlib
+    """Draw one of :data:`FIGURES` and return it as a matplotlib figure, without any global state of pyplot."""
     from matplotlib.figure import Figure as NewFigure
 
     painters = {
@@ -67,10 +36,8 @@ def draw(report: Report, name: str) -> Figure:
         "validation-accuracy": _validation_accuracy,
         "last-step-accuracy": _last_step_accuracy,
     }
-    if name not in painters:
-        raise ValueError(f"figure must be one of {', '.join(FIGURES)}, got {name!r}")
     styles = series_styles([run.label for run in report.runs])
-    with matplotlib.rc_context(LOOK):
+    with styled():
         wide = max(6.4, 0.84 * len(report.runs)) if name == "last-step-accuracy" else 6.4  # room for the bars' names
         figure = NewFigure(figsize=(wide, 4.0), layout="constrained")
         axes = figure.add_subplot()
@@ -106,22 +73,8 @@ def _curves(axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], scal
         high = [scale * (m + s) for m, s in zip(curve.mean, curve.std)]
         # Markers are spread unevenly from curve to curve, so that they do not hide one another.
         every = max(1, len(curve) // 8)
-        axes.plot(
-            curve.steps,
-            mean,
-            color=style.color,
-            linestyle=(0, style.dash) if style.dash else "-",
-            linewidth=1.8,
-            marker=style.marker,
-            markevery=(order % every, every),
-            markersize=5,
-            markerfacecolor=style.color if style.filled else "white",
-            markeredgewidth=1.2,
-            label=style.name,
-            zorder=3,
-        )
+        axes.plot(curve.steps, mean, markevery=(order % every, every), zorder=3, **style.line)
         axes.fill_between(curve.steps, low, high, color=style.color, alpha=0.13, linewidth=0, zorder=2)
-    axes.grid(True, color=GRID, linewidth=0.8)
     axes.tick_params(length=0)
     if any(len(curve) for curve in curves.values()):
         axes.margins(x=0.02)
@@ -138,18 +91,7 @@ def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str,
     spreads = {label: mean_std(values) for label, (_, values) in finals.items()}
     positions = range(len(spreads))
     for position, (label, (mean, std)) in zip(positions, spreads.items()):
-        style = styles[label]
-        axes.bar(
-            position, 100 * mean, width=0.68, color=tint(style.color), edgecolor=style.color,
-            hatch=style.hatch, linewidth=1.2, zorder=2,
-        )  # fmt: skip
-        if std > 0:
-            whisker = {"ecolor": INK, "elinewidth": 1.3, "capsize": 4}
-            axes.errorbar(position, 100 * mean, yerr=100 * std, fmt="none", zorder=4, **whisker)
-        axes.annotate(
-            f"{100 * mean:.1f}", (position, 100 * (mean + std)), xytext=(0, 4), textcoords="offset points",
-            ha="center", va="bottom", fontsize=9, fontweight="bold", zorder=5,
-        )  # fmt: skip
+        draw_bar(axes, position, 100 * mean, 100 * std, styles[label], width=0.68)
     split = "test" if all(name == "test" for name, _ in finals.values()) else "validation"
     seeds = max((len(values) for _, values in finals.values()), default=0)
     note = f", mean ± std over {seeds} seeds" if seeds > 1 else ""
@@ -158,7 +100,7 @@ def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str,
     axes.set_xticks(list(positions), names, fontsize=8.5)
     axes.set_ylim(0, 108)
     axes.set_yticks(range(0, 101, 20))
-    axes.grid(True, axis="y", color=GRID, linewidth=0.8)
+    axes.grid(False, axis="x")
     axes.tick_params(length=0)
 
 

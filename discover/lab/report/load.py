@@ -6,21 +6,16 @@ Only records are read here (JSON and JSON lines); nothing is trained and nothing
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from discover.lab.records import CONFIG, ENVIRONMENT, METRICS, SUMMARY, read_json, read_metrics
+from discover.lab.records import CONFIG, ENVIRONMENT, METRICS, SUMMARY, RecordsError, read_json, read_metrics
 
 COMPARISON = "comparison.json"
-
-
-class RecordsError(ValueError):
-    """A directory that holds no records, or records that cannot be read. Always one line."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -127,19 +122,11 @@ def mean_std(values: Iterable[float | None]) -> tuple[float, float]:
     numbers = [math.nan if v is None else float(v) for v in values]
     if not numbers or not all(math.isfinite(v) for v in numbers):
         return math.nan, math.nan
-    mean = math.fsum(numbers) / len(numbers)
-    if len(numbers) == 1:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in numbers) / (len(numbers) - 1))
+    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
 
 def load_run(directory: str | Path, label: str | None = None) -> RunRecord:
-    """Read one run directory.
-
-    Args:
-        directory: holds ``config.json`` and ``metrics.jsonl``; the summary and the environment may be missing
-            while a run is under way.
-        label: how the run is called in the figures; the optimizer's name where it is not given.
+    """Read one run directory, of a run under way too; it is called ``label`` in figures, or else by its optimizer.
 
     Raises:
         RecordsError: there is no run in the directory, or a record cannot be read.
@@ -157,16 +144,12 @@ def load_run(directory: str | Path, label: str | None = None) -> RunRecord:
         config=config,
         environment=_read_json(directory / ENVIRONMENT),
         summary=_read_json(directory / SUMMARY),
-        metrics=_read_metrics(directory),
+        metrics=tuple(read_metrics(directory)),
     )
 
 
 def load_report(directory: str | Path) -> Report:
-    """Read a comparison directory, a run directory, or a folder of run directories.
-
-    Raises:
-        RecordsError: the directory does not exist, or holds none of these.
-    """
+    """Read a comparison directory, a run directory, or a folder of run directories."""
     directory = Path(directory)
     if not directory.is_dir():
         raise RecordsError(f"no such directory: {directory}")
@@ -205,19 +188,7 @@ def _row_of(run: RunRecord) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = read_json(path)
-    except ValueError as error:
-        raise RecordsError(str(error)) from None
+    value = read_json(path) if path.is_file() else {}
     if not isinstance(value, dict):
         raise RecordsError(f"{path} must hold a JSON object, got {type(value).__name__}")
     return value
-
-
-def _read_metrics(directory: Path) -> tuple[dict[str, Any], ...]:
-    try:
-        return tuple(read_metrics(directory))
-    except ValueError as error:
-        raise RecordsError(str(error)) from None

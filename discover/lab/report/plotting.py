@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from discover.lab.report.style import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["GRID", "INK", "LOOK", "save_figure", "set_title", "styled", "tint"]
-
-INK, GRID = "#22252b", "#dfe3e8"
+INK = "#22252b"
 LOOK: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
@@ -34,6 +34,10 @@ LOOK: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "discover",  # the same records give the same bytes
     "figure.dpi": 100,
+    "axes.grid": True,
+    "grid.color": "#e6e9ee",
+    "grid.linewidth": 0.7,
+    "backend": "Agg",
 }
 """Settings of matplotlib for every figure."""
 
@@ -43,17 +47,17 @@ def styled() -> Iterator[None]:
     """Draws in the report's look, without a window and without touching the user's settings."""
     import matplotlib.pyplot as plt
 
-    with plt.rc_context({**LOOK, "axes.grid": True, "grid.color": "#e6e9ee", "grid.linewidth": 0.7, "backend": "Agg"}):
+    with plt.rc_context(LOOK):
         yield
 
 
-def save_figure(figure: Figure, directory: Path, name: str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+def save_figure(figure: Figure, directory: Path, name: str) -> list[Path]:
     """Writes `directory/name.png` and `.svg`, and closes the figure."""
     import matplotlib.pyplot as plt
 
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for kind in formats:
+    for kind in ("png", "svg"):
         path = directory / f"{name}.{kind}"
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
@@ -74,7 +78,13 @@ def set_title(axes: Axes, title: str, facts: str) -> None:
     )  # fmt: skip
 
 
-def tint(color: str, amount: float = 0.62) -> str:
-    """The colour mixed with white, as the fill behind a hatch."""
-    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(c + (255 - c) * amount):02x}" for c in channels)
+def draw_bar(axes: Axes, at: float, mean: float, std: float, style: Style, width: float) -> None:
+    """A bar with its whisker and its number above."""
+    axes.bar(at, mean, width=width, zorder=2, **style.bar)
+    if std > 0:
+        axes.errorbar(at, mean, yerr=std, fmt="none", ecolor=INK, elinewidth=1.3, capsize=4, zorder=4)
+    axes.annotate(
+        f"{mean:.1f}", (at, mean + std), xytext=(0, 4), textcoords="offset points", ha="center", va="bottom",
+        fontsize=9, fontweight="bold", zorder=5,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
+    )  # fmt: skip

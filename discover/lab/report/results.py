@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from discover.lab.records import read_json
 from discover.lab.report import load_report, write_report
 from discover.lab.report.load import facts_line
-from discover.lab.report.plotting import save_figure, set_title, styled, tint
-from discover.lab.report.style import Style, series_name, series_styles
+from discover.lab.report.plotting import draw_bar, save_figure, set_title, styled
+from discover.lab.report.style import series_name, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_panel", "write_drift", "write_panel"]
-
 _CLUSTERS: dict[str, str] = {"augmentations": "augmentations\n(flip, Mixup, CutMix)", "kmeans": "k-means"}
 
 
-def write_panel(directory: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Draws what one panel's record says should be drawn, into ``figures/`` beside it; a page too, for comparisons.
-
-    Args:
-        directory: holds `comparison.json`.
-        formats: any that matplotlib can write.
+def write_panel(directory: Path) -> list[Path]:
+    """Draws what the `comparison.json` in ``directory`` says should be drawn, and a page too for comparisons.
 
     Returns:
         The files written; none while no row is finished.
     """
-    directory = Path(directory)
     record = read_json(directory / "comparison.json")
     if not record["rows"]:
         return []
@@ -39,27 +32,16 @@ def write_panel(directory: str | Path, formats: Sequence[str] = ("png", "svg")) 
         written = write_report(load_report(directory))
         return [*written.figures, written.page]
     with styled():
-        return save_figure(draw_panel(record), directory / "figures", record["panel"], formats)
+        return save_figure(_PAINTERS[record["figure"]](record), directory / "figures", record["panel"])
 
 
-def write_drift(directory: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+def write_drift(directory: Path) -> list[Path]:
     """Draws ``figures/drift.png`` and ``.svg`` from the `drift.json` in ``directory``."""
-    directory = Path(directory)
     record = read_json(directory / "drift.json")
     if not record["rows"]:
         return []
     with styled():
-        return save_figure(_drift(record), directory / "figures", "drift", formats)
-
-
-def draw_panel(record: dict[str, Any]) -> Figure:
-    """The figure of a panel that is no plain comparison; call it inside :func:`plotting.styled`."""
-    painters: dict[str, Callable[[dict[str, Any]], Figure]] = {
-        "structures": _structures,
-        "groups": _groups,
-        "grid": _grid,
-    }
-    return painters[record["figure"]](record)
+        return save_figure(_drift(record), directory / "figures", "drift")
 
 
 def _structures(record: dict[str, Any]) -> Figure:
@@ -73,31 +55,12 @@ def _structures(record: dict[str, Any]) -> Figure:
     width = 0.8 / len(optimizers)
     for k, optimizer in enumerate(optimizers):
         style = styles[optimizer]
-        look: Any = {"color": tint(style.color), "edgecolor": style.color, "hatch": style.hatch, "linewidth": 1.2}
         for row in rows:
             mean, std = _percent(row)
-            if row["optimizer"] != optimizer or mean is None:
-                continue
-            at = structures.index(row["facets"]["clusters"]) + (k - (len(optimizers) - 1) / 2) * width
-            axes.bar(
-                at, mean, width=0.9 * width, zorder=2, **look
-            )  # fmt: skip
-            if std:
-                axes.errorbar(at, mean, yerr=std, fmt="none", ecolor="#22252b", elinewidth=1.3, capsize=4, zorder=3)
-            axes.annotate(
-                f"{mean:.1f}", (at, mean + (std or 0)), xytext=(0, 3), textcoords="offset points", ha="center",
-                fontsize=8.5, fontweight="bold", zorder=5,
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
-            )  # fmt: skip
-        axes.bar(
-            [0],
-            [0],
-            color=tint(style.color),
-            edgecolor=style.color,
-            hatch=style.hatch,
-            label=style.name,
-            linewidth=1.2,
-        )
+            if row["optimizer"] == optimizer and mean is not None:
+                at = structures.index(row["facets"]["clusters"]) + (k - (len(optimizers) - 1) / 2) * width
+                draw_bar(axes, at, mean, std or 0.0, style, 0.9 * width)
+        axes.bar([0], [0], label=style.name, **style.bar)
     _reference_lines(axes, record)
     axes.set_xticks(range(len(structures)), [_CLUSTERS.get(name) or name for name in structures])
     axes.grid(False, axis="x")
@@ -119,7 +82,8 @@ def _groups(record: dict[str, Any]) -> Figure:
     for optimizer in optimizers:
         own = [(row["facets"]["groups"], *_percent(row)) for row, line in zip(rows, lines) if line == optimizer]
         own = sorted(point for point in own if point[1] is not None)
-        _curve(axes, own, styles[optimizer])
+        x, mean, std = ([point[k] or 0 for point in own] for k in range(3))
+        axes.errorbar(x, mean, yerr=std, capsize=3, zorder=3, **styles[optimizer].line)
     _reference_lines(axes, record)
     numbers = sorted({row["facets"]["groups"] for row in rows})
     axes.set_xscale("log", base=2)
@@ -173,19 +137,12 @@ def _drift(record: dict[str, Any]) -> Figure:
     styles = series_styles([row["label"] for row in record["rows"]])
     figure, axes = plt.subplots(figsize=(6.8, 4.4), layout="constrained")
     for row in record["rows"]:
-        style = styles[row["label"]]
         lines = [line for line in row["lines"] if line["drift"] is not None and line["drift"] > 0]
         axes.plot(
             [line["step"] for line in lines],
             [line["drift"] for line in lines],
-            color=style.color,
-            linestyle=(0, style.dash) if style.dash else "-",
-            linewidth=1.8,
-            marker=style.marker,
             markevery=max(1, len(lines) // 8),
-            markersize=5,
-            markerfacecolor=style.color if style.filled else "white",
-            label=style.name,
+            **styles[row["label"]].line,
         )
     axes.set_yscale("log")
     axes.set_xlabel("step")
@@ -195,22 +152,12 @@ def _drift(record: dict[str, Any]) -> Figure:
     return figure
 
 
-def _curve(axes: Any, points: list[Any], style: Style) -> None:
-    axes.errorbar(
-        [p[0] for p in points],
-        [p[1] for p in points],
-        yerr=[p[2] or 0 for p in points],
-        color=style.color,
-        linestyle=(0, style.dash) if style.dash else "-",
-        linewidth=1.8,
-        marker=style.marker,
-        markersize=6,
-        markerfacecolor=style.color if style.filled else "white",
-        markeredgewidth=1.3,
-        capsize=3,
-        label=style.name,
-        zorder=3,
-    )
+_PAINTERS: dict[str, Callable[[dict[str, Any]], Figure]] = {
+    "structures": _structures,
+    "groups": _groups,
+    "grid": _grid,
+}
+"""By what a panel's record says, where it is no plain comparison."""
 
 
 def _reference_lines(axes: Any, record: dict[str, Any]) -> None:

@@ -16,23 +16,35 @@ from discover.registry import OPTIMIZERS, REFERENCE, Optimizer, own_label
 
 @dataclass(frozen=True)
 class Style:
-    """The look of one series.
+    """The look of one series."""
 
-    Attributes:
-        name: as written in figures and tables.
-        color: ``#rrggbb``.
-        dash: lengths of strokes and gaps in points; empty for a solid line.
-        marker: a matplotlib marker.
-        filled: whether the marker is filled.
-        hatch: a matplotlib hatch for bars.
-    """
+    name: str  # as written in figures and tables
+    color: str  # ``#rrggbb``
+    dash: tuple[float, ...]  # lengths of strokes and gaps in points; empty for a solid line
+    marker: str  # a matplotlib marker
+    filled: bool  # whether the marker is filled
+    hatch: str  # a matplotlib hatch for bars
 
-    name: str
-    color: str
-    dash: tuple[float, ...]
-    marker: str
-    filled: bool
-    hatch: str
+    @property
+    def line(self) -> dict[str, Any]:
+        """How matplotlib draws a curve of it."""
+        return {
+            "color": self.color,
+            "linestyle": (0, self.dash) if self.dash else "-",
+            "linewidth": 1.8,
+            "marker": self.marker,
+            "markersize": 5,
+            "markerfacecolor": self.color if self.filled else "white",
+            "markeredgewidth": 1.2,
+            "label": self.name,
+        }
+
+    @property
+    def bar(self) -> dict[str, Any]:
+        """How matplotlib draws a bar of it: the hatch on a tint of its colour."""
+        channels = (int(self.color[i : i + 2], 16) for i in (1, 3, 5))
+        tint = "#" + "".join(f"{round(c + (255 - c) * 0.62):02x}" for c in channels)
+        return {"color": tint, "edgecolor": self.color, "hatch": self.hatch, "linewidth": 1.2}
 
 
 _SOLID: tuple[float, ...] = ()
@@ -73,11 +85,7 @@ def series_name(label: str) -> str:
 
 
 def series_styles(labels: Sequence[str]) -> dict[str, Style]:
-    """A style for every label; optimizers of the table always look the same, others take a free combination.
-
-    Args:
-        labels: unique labels, in the order in which they are drawn.
-    """
+    """A style for every label; optimizers of the table always look the same, others take a free combination."""
     styles = {label: style for label in labels if (style := _known_style(label)) is not None}
     looks = {(style.dash, style.marker) for style in styles.values()}
     colors = [color for color in _COLORS if color not in {style.color for style in styles.values()}] or [_INK]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ from discover.lab.report.tables import MISSING, Table, accuracy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["draw_sweep", "sweep_table", "write_sweep_figure"]
 
 _SYMBOLS = {
     "learning_rate": "learning rate μ", "beta": "β", "nu": "ν", "alpha": "α", "alpha_n": "α_n", "beta1": "β₁",
@@ -40,18 +37,17 @@ def sweep_table(record: dict[str, Any], limit: int = 10) -> Table:
     return Table(headers, rows, tuple(row[0] for row in rows), 0 if rows else None)
 
 
-def write_sweep_figure(directory: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+def write_sweep_figure(directory: Path) -> list[Path]:
     """Draws ``figures/sweep.png`` and ``.svg`` from the `sweep.json` in ``directory``; nothing where no trial ended."""
-    directory = Path(directory)
     record = read_json(directory / "sweep.json")
     if not any(trial["state"] == "complete" for trial in record["trials"]):
         return []
     with styled():
-        return save_figure(draw_sweep(record), directory / "figures", "sweep", formats)
+        return save_figure(_draw(record), directory / "figures", "sweep")
 
 
-def draw_sweep(record: dict[str, Any]) -> Figure:
-    """Validation accuracy by each hyperparameter that was searched; call it inside :func:`plotting.styled`.
+def _draw(record: dict[str, Any]) -> Figure:
+    """Validation accuracy by each hyperparameter that was searched.
 
     Every point is a trial; the line joins the best trials of a grid's values. What was given up early is a cross at
     the accuracy it had then, what diverged a cross at the bottom.

@@ -27,14 +27,6 @@ def comparison_table(rows: list[dict[str, Any]], target: float | None = None, *,
     """Turn the rows of ``comparison.json`` into cells.
 
     A column appears only where a row has something to show in it.
-
-    Args:
-        rows: the rows, as recorded.
-        target: the target accuracy, between 0 and 1, whose first step the rows record.
-        compact: short headers and no column for the batches, for a terminal.
-
-    Returns:
-        The table; ``best`` is the row that :func:`best_on_validation` picks among those that are not controls.
     """
     goal = f"steps to {100 * target:g}%" if target else "steps to target"
     tested = any(row.get("test_accuracy") for row in rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,6 @@ from discover.lab.report.plotting import save_figure, styled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["write_theory_figures"]
 
 # The style of each optimizer's curve: colour, line, marker; as everywhere in the report, and apart in grey too.
 _LOOK: dict[str, tuple[str, str, str, str]] = {
@@ -29,20 +27,9 @@ _PAIR = (("discover", "o"), ("paper_discover", "s"))
 _ERROR = r"$E\|\theta - \theta^*\|^2$"
 
 
-def write_theory_figures(
-    json_file: str | Path, directory: str | Path, formats: Sequence[str] = ("png", "svg")
-) -> list[Path]:
-    """Draws `theory-bound`, `theory-steady-state` and `theory-groups`.
-
-    Args:
-      json_file: what `reproduce_theory` wrote.
-      directory: where they go; made where it is missing.
-      formats: any that matplotlib can write.
-
-    Returns:
-      The files written.
-    """
-    record = json.loads(Path(json_file).read_text())
+def write_theory_figures(json_file: Path, directory: Path) -> list[Path]:
+    """Draws `theory-bound`, `theory-steady-state` and `theory-groups`; returns the files."""
+    record = json.loads(json_file.read_text())
     made: dict[str, Callable[[dict[str, Any]], Figure]] = {
         "theory-bound": _bound,
         "theory-steady-state": _steady_state,
@@ -51,7 +38,7 @@ def write_theory_figures(
     written = []
     for name, draw in made.items():
         with styled():
-            written += save_figure(draw(record), Path(directory), name, formats)
+            written += save_figure(draw(record), directory, name)
     return written
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,6 @@ from discover.lab.report.plotting import save_figure, styled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["write_validation_figure"]
-
 _INK = "#22252b"
 _MARKERS = {1: "o", 2: "s", 4: "^", 8: "D"}
 _COLOURS = {"classes": "#D55E00", "kmeans": "#0072B2", "random": "#767676", "augmentations": "#009E73"}
@@ -20,18 +18,11 @@ _NAMES = {"kmeans": "k-means on pixels"}
 _TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 5, 8, 12, 20)
 
 
-def write_validation_figure(
-    records: Mapping[str, dict[str, Any]], directory: str | Path, formats: Sequence[str] = ("png", "svg")
-) -> list[Path]:
+def write_validation_figure(records: Mapping[str, dict[str, Any]], directory: Path) -> list[Path]:
     """Draws `advice-validation`: expected against measured gain, one point per setting, one panel per data set.
 
     Vertical lines are bootstrap 95% intervals over the seeds. An arrow marks a gain that is only a lower bound, since
     Momentum did not reach the target with every seed; a downward one an upper bound, since Discover did not.
-
-    Args:
-      records: by data set, what `discover.lab.experiments.diagnose.validate_advice.validate` returned.
-      directory: where it goes.
-      formats: any that matplotlib can write.
     """
     import matplotlib.pyplot as plt
 
@@ -47,7 +38,7 @@ def write_validation_figure(
             panels[0][0].plot([], [], marker, color=_INK, linestyle="", label=f"G = {groups}")
         panels[0][0].plot([], [], "o", color=_INK, fillstyle="none", label="with label noise")
         figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=5)
-        return save_figure(figure, Path(directory), "advice-validation", formats)
+        return save_figure(figure, directory, "advice-validation")
 
 
 def _panel(axes: Axes, name: str, record: dict[str, Any]) -> None:

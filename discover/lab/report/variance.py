@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "VarianceCurve",
-    "draw_tracked_variance",
-    "variance_curve",
-    "write_tracked_variance",
-    "write_variance_figure",
-]
-
 _FIELDS = {"between_paper": "the paper's estimate", "between_drawn": "batches as drawn"}
 
 
@@ -37,16 +29,7 @@ class VarianceCurve(NamedTuple):
 
 
 def variance_curve(run: RunRecord, field: str = "between_paper", window: int = 100) -> VarianceCurve:
-    """A run's tracked variance as means per `window` steps.
-
-    Args:
-      run: a run that had `training.track_variance`.
-      field: which number of the lines.
-      window: steps averaged over, as in the paper's figure.
-
-    Raises:
-      ValueError: the run has no such lines.
-    """
+    """A run's tracked variance as means per `window` steps; a ValueError where it has no such lines."""
     found: dict[int, dict[Any, list[float]]] = {}
     for line in run.metrics:
         if line.get("kind") == "variance" and line.get(field) is not None:  # a diverged member has none
@@ -62,48 +45,24 @@ def variance_curve(run: RunRecord, field: str = "between_paper", window: int = 1
 
 
 def write_variance_figure(
-    runs: Mapping[str, Mapping[str, RunRecord]],
-    directory: str | Path,
-    *,
-    window: int = 100,
-    formats: Sequence[str] = ("png", "svg"),
+    runs: Mapping[str, Mapping[str, RunRecord]], directory: Path, *, window: int = 100
 ) -> list[Path]:
-    """Draws `variance`: the between-cluster variance along training, the paper's estimate above, as drawn below.
-
-    Args:
-      runs: by setting ("clean labels", "label noise 0.8") and optimizer.
-      directory: where it goes.
-      window: steps per mean.
-      formats: any that matplotlib can write.
-    """
+    """Draws `variance`, the paper's estimate above, as drawn below: the runs by setting and optimizer."""
     with styled():
-        return save_figure(_draw(runs, window), Path(directory), "variance", formats)
+        return save_figure(_draw(runs, window), directory, "variance")
 
 
-def write_tracked_variance(
-    report: Report, directory: str | Path, formats: Sequence[str] = ("png", "svg")
-) -> list[Path]:
-    """Draws `variance` for those runs of a report that tracked it (`--track-variance`); nothing where none did.
-
-    Args:
-      report: what `discover.lab.report.load_report` read.
-      directory: where it goes.
-      formats: any that matplotlib can write.
-    """
-    runs = _tracked(report)
-    if not runs:
-        return []
-    return write_variance_figure({report.title: runs}, directory, window=_window(runs), formats=formats)
+def write_tracked_variance(report: Report, directory: Path) -> list[Path]:
+    """Draws `variance` for those runs of a report that tracked it (`--track-variance`); nothing where none did."""
+    with styled():
+        figure = draw_tracked_variance(report)
+        return [] if figure is None else save_figure(figure, directory, "variance")
 
 
 def draw_tracked_variance(report: Report) -> Figure | None:
     """The same figure, to be put on a page; None where no run tracked its variance."""
-    runs = _tracked(report)
+    runs = {run.label: run for run in report.runs if _tracked_steps(run)}
     return _draw({report.title: runs}, _window(runs)) if runs else None
-
-
-def _tracked(report: Report) -> dict[str, RunRecord]:
-    return {run.label: run for run in report.runs if _tracked_steps(run)}
 
 
 def _tracked_steps(run: RunRecord) -> list[int]:
@@ -141,10 +100,7 @@ def _draw(runs: Mapping[str, Mapping[str, RunRecord]], window: int) -> Figure:
                 seeds = max(seeds, curve.seeds)
                 values += [*curve.means, *curve.low, *curve.high]
                 style = styles[name]
-                axes.plot(
-                    curve.steps, curve.means, color=style.color, dashes=style.dash or (1, 0), marker=style.marker,
-                    fillstyle="full" if style.filled else "none", markersize=4, label=style.name,
-                )  # fmt: skip
+                axes.plot(curve.steps, curve.means, **style.line)
                 axes.fill_between(curve.steps, curve.low, curve.high, color=style.color, alpha=0.15, linewidth=0)
             _scale(axes, values)
             axes.set_title(f"{setting}: {words}", fontsize=10)

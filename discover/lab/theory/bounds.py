@@ -1,4 +1,4 @@
-r"""The constants and bounds of the paper's Lemmas 1 to 4 and of Theorem 1.
+r"""The constants and the bound of the paper's Theorem 1.
 
 Setting: a mixture of $N$ clusters with probabilities $p_n$. Example gradients $g(x, θ)$ are δ-Lipschitz in θ,
 the risk is ν-strongly convex, $g_n(θ) = E_{x∼P_n} g(x, θ)$, $g(θ) = Σ_n p_n g_n(θ)$, $g(θ^*) = 0$. At $θ^*$:
@@ -24,24 +24,9 @@ All functions broadcast over arrays, so a thousand problems can be bounded in on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-__all__ = [
-    "Constants",
-    "SgdNoise",
-    "Theorem1",
-    "direct_step_size_limit",
-    "lemma_1",
-    "lemma_2",
-    "lemma_3",
-    "lemma_4",
-    "sgd_steady_state",
-    "step_size_limit",
-    "theorem_1",
-]
 
 Array = NDArray[np.float64]
 
@@ -60,9 +45,6 @@ class Constants:
       in_cluster_variance: $Σ p_n E‖g(x, θ^*) − g_n(θ^*)‖²$, not doubled.
       between_cluster_variance: $Σ p_n‖g_n(θ^*)‖²$.
       min_prob: the smallest cluster probability.
-
-    Raises:
-      ValueError: a constant lies outside its range.
     """
 
     strong_convexity: ArrayLike
@@ -116,111 +98,6 @@ def _check_alpha(constants: Constants, alpha: ArrayLike) -> Array:
     return a
 
 
-def lemma_1(constants: Constants, squared_distance: ArrayLike) -> Array:
-    r"""Lemma 1: the noise of one example's gradient, away from the optimum.
-
-    $$E‖s(θ)‖² ≤ 2δ²‖θ − θ^*‖² + 2E‖g(x, θ^*)‖²$$
-
-    Args:
-      constants: the problem.
-      squared_distance: $‖θ − θ^*‖²$.
-
-    Returns:
-      The bound on $E‖g(x, θ) − g(θ)‖²$.
-    """
-    return 2.0 * _array(constants.smoothness) ** 2 * _array(squared_distance) + constants.sigma_in_printed
-
-
-class SgdNoise(NamedTuple):
-    """Lemma 2: the noise of one example's gradient at the optimum, in two parts."""
-
-    in_cluster: Array
-    between_cluster: Array
-
-    @property
-    def total(self) -> Array:
-        return self.in_cluster + self.between_cluster
-
-
-def lemma_2(constants: Constants) -> SgdNoise:
-    r"""Lemma 2: SGD's noise at the optimum splits into an in-cluster and a between-cluster part.
-
-    $$E‖s(θ^*)‖² ≤ Σ_n p_n σ_n² + Σ_n p_n‖g_n(θ^*)‖²$$
-
-    With $σ_n² = 2E‖g(x, θ^*) − g_n(θ^*)‖²$ the first term is twice what it bounds: without the factor the
-    relation is an equality (the law of total variance).
-
-    Returns:
-      The two terms of the bound.
-    """
-    return SgdNoise(constants.sigma_in, _array(constants.between_cluster_variance))
-
-
-def lemma_3(
-    constants: Constants,
-    squared_distance: ArrayLike,
-    buffer_error: ArrayLike,
-    batch_size: ArrayLike,
-    num_groups: ArrayLike | None = None,
-) -> Array:
-    r"""Lemma 3: the noise of Discover's step (ν = 0 of the family), given how good the buffers are.
-
-    $$E‖u(θ)‖² ≤ \Big(\frac{2δ²}{|B|} + \frac{2δ²}{K}\Big)‖θ − θ^*‖² + \frac{σ_{in}²}{|B|} + \frac{2}{K} G$$
-
-    with K = |B| this is the printed $(4δ²‖θ − θ^*‖² + σ_{in}² + 2G)/|B|$.
-
-    Args:
-      constants: the problem.
-      squared_distance: $‖θ − θ^*‖²$.
-      buffer_error: $G = Σ_n p_n‖g^{(n)} − g_n(θ^*)‖²$.
-      batch_size: |B|, examples per step.
-      num_groups: K, clusters drawn independently per step; None means every example on its own (K = |B|).
-
-    Returns:
-      The bound on $E‖u‖²$.
-    """
-    size, groups = _groups(batch_size, num_groups)
-    d2 = _array(constants.smoothness) ** 2
-    return (
-        2.0 * d2 * (1.0 / size + 1.0 / groups) * _array(squared_distance)
-        + constants.sigma_in / size
-        + 2.0 * _array(buffer_error) / groups
-    )
-
-
-def lemma_4(
-    constants: Constants,
-    squared_distance: ArrayLike,
-    buffer_error: ArrayLike,
-    step_size: ArrayLike,
-    alpha: ArrayLike,
-    batch_size: ArrayLike,
-    num_groups: ArrayLike | None = None,
-) -> tuple[Array, Array]:
-    r"""The recursion of the appendix: one step's bound on the distance and on the buffers' error.
-
-    $$E‖\tildeθ_{t+1}‖² ≤ (1 − 2μν + μ²δ²)‖\tildeθ_t‖² + μ²·\text{Lemma 3}$$
-    $$G_{t+1} ≤ (1 − α)G_t + α(1 + 2/b)δ²‖\tildeθ_t‖² + ασ_{in}²/b,  \quad b = |B|/K$$
-
-    with K = |B| the second line is the printed one. It holds for the library's rule because the rate
-    $ρ_n = αw_n/p_n$ has mean α and, for α ≤ p_min, never exceeds 1.
-
-    Returns:
-      `(squared_distance, buffer_error)` bounds after the step.
-    """
-    size, groups = _groups(batch_size, num_groups)
-    a, mu = _check_alpha(constants, alpha), _array(step_size)
-    nu, d2 = _array(constants.strong_convexity), _array(constants.smoothness) ** 2
-    per_group = size / groups
-    dist = _array(squared_distance)
-    noise = lemma_3(constants, dist, buffer_error, size, groups)
-    next_dist = (1.0 - 2.0 * mu * nu + mu**2 * d2) * dist + mu**2 * noise
-    next_error = (
-        (1.0 - a) * _array(buffer_error) + a * (1.0 + 2.0 / per_group) * d2 * dist + a * constants.sigma_in / per_group
-    )
-    return next_dist, next_error
-
-
 def step_size_limit(
     constants: Constants, alpha: ArrayLike, batch_size: ArrayLike, num_groups: ArrayLike | None = None
 ) -> Array:
@@ -233,9 +110,6 @@ def step_size_limit(
       alpha: α in (0, p_min]; the family's 1 − β.
       batch_size: |B|.
       num_groups: K; None is the printed limit, K = |B|.
-
-    Returns:
-      The largest step size that the theorem allows.
     """
     _, groups = _groups(batch_size, num_groups)
     a = _check_alpha(constants, alpha)
@@ -274,21 +148,8 @@ class Theorem1:
     initial_buffer_error: Array
     steady_state: Array
 
-    def bound(self, step: ArrayLike, initial_squared_distance: ArrayLike) -> Array:
-        r"""$E‖θ_t − θ^*‖² ≤ q^t(‖θ_0 − θ^*‖² + γG_0) + 4μσ_{in}²/(ν|B|)$.
-
-        Args:
-          step: t; arrays over problems broadcast against a trailing time axis if given as `[..., 1]`.
-          initial_squared_distance: $‖θ_0 − θ^*‖²$.
-
-        Returns:
-          The bound at `step`.
-        """
-        start = _array(initial_squared_distance) + self.gamma * self.initial_buffer_error
-        return self.contraction ** _array(step) * start + self.steady_state
-
     def curve(self, num_steps: int, initial_squared_distance: ArrayLike) -> Array:
-        """The bound at t = 0 … `num_steps`, on a new last axis."""
+        r"""$E‖θ_t − θ^*‖² ≤ q^t(‖θ_0 − θ^*‖² + γG_0) + 4μσ_{in}²/(ν|B|)$ at t = 0 … `num_steps`, on a new last axis."""
         start = _array(initial_squared_distance) + self.gamma * self.initial_buffer_error
         powers = self.contraction[..., None] ** np.arange(num_steps + 1)
         return powers * start[..., None] + self.steady_state[..., None]
@@ -319,9 +180,6 @@ def theorem_1(
       num_groups: K, clusters drawn independently per step; None means K = |B|.
       check: refuse a step size for which the argument does not hold (`direct_step_size_limit`).
 
-    Returns:
-      The bound, as a `Theorem1`.
-
     Raises:
       ValueError: α or μ lies outside the theorem's range.
 
@@ -347,23 +205,3 @@ def theorem_1(
         initial_buffer_error=np.broadcast_to(_array(constants.between_cluster_variance), shape),
         steady_state=np.broadcast_to(4.0 * mu * constants.sigma_in / (nu * size), shape),
     )
-
-
-def sgd_steady_state(
-    constants: Constants, step_size: ArrayLike, batch_size: ArrayLike, num_groups: ArrayLike | None = None
-) -> Array:
-    r"""What the same argument gives for SGD: the between-cluster variance stays, over the number of *groups*.
-
-    $$\limsup E‖θ_t − θ^*‖² ≤ \frac{μ·2(V_{in}/|B| + V_{bet}/K)}{2ν − μδ²(1 + 2/|B| + 2/K)}$$
-
-    Raises:
-      ValueError: the step size is so large that the bound is void.
-    """
-    size, groups = _groups(batch_size, num_groups)
-    mu, nu = _array(step_size), _array(constants.strong_convexity)
-    d2 = _array(constants.smoothness) ** 2
-    noise = 2.0 * (_array(constants.in_cluster_variance) / size + _array(constants.between_cluster_variance) / groups)
-    room = 2.0 * nu - mu * d2 * (1.0 + 2.0 / size + 2.0 / groups)
-    if np.any(room <= 0):
-        raise ValueError(f"step_size {np.max(mu):.6g} is too large for SGD's bound on this problem")
-    return mu * noise / room

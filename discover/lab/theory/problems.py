@@ -19,66 +19,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from discover import Clusters
 from discover.lab.theory.bounds import Constants
 
-__all__ = ["LogisticProblem", "Problem", "QuadraticProblem", "constants", "logistic", "quadratic"]
 
-
-class QuadraticProblem(NamedTuple):
-    """A clustered quadratic; see `quadratic`."""
+class Problem(NamedTuple):
+    """A clustered problem of either kind; see `make_problem`. Many of them may be stacked on leading axes."""
 
     probs: jax.Array  # [N]
     optimum: jax.Array  # [d]
     gradients_at_optimum: jax.Array  # [N, m, d]
-    strong_convexity: jax.Array  # []
+    strong_convexity: jax.Array  # [] also the weight λ of the logistic problem's regulariser
     smoothness: jax.Array  # []
-    hessians: jax.Array  # [N, m, d, d]
+    hessians: jax.Array | None  # [N, m, d, d]; quadratic
+    features: jax.Array | None  # [N, m, d], already multiplied by the label ±1; logistic
 
     def gradient(self, theta: jax.Array, cluster: jax.Array, index: jax.Array) -> jax.Array:
         """The gradient of example `index` of cluster `cluster` at `theta`, `[d]`."""
-        curvature = self.hessians[cluster, index] @ (theta - self.optimum)
-        return curvature + self.gradients_at_optimum[cluster, index]
-
-
-class LogisticProblem(NamedTuple):
-    """A clustered, tilted, regularised logistic regression; see `logistic`."""
-
-    probs: jax.Array  # [N]
-    optimum: jax.Array  # [d]
-    gradients_at_optimum: jax.Array  # [N, m, d]
-    strong_convexity: jax.Array  # [] also the weight λ of the regulariser
-    smoothness: jax.Array  # []
-    features: jax.Array  # [N, m, d], already multiplied by the label ±1
-
-    def gradient(self, theta: jax.Array, cluster: jax.Array, index: jax.Array) -> jax.Array:
-        """The gradient of example `index` of cluster `cluster` at `theta`, `[d]`."""
+        at_optimum, apart = self.gradients_at_optimum[cluster, index], theta - self.optimum
+        if self.hessians is not None:
+            return self.hessians[cluster, index] @ apart + at_optimum
+        assert self.features is not None
         a = self.features[cluster, index]
         # The tilt cancels the logistic gradient at θ*, so only the difference from it remains.
         slope = jax.nn.sigmoid(-a @ self.optimum) - jax.nn.sigmoid(-a @ theta)
-        ridge = self.strong_convexity * (theta - self.optimum)
-        return slope * a + ridge + self.gradients_at_optimum[cluster, index]
+        return slope * a + self.strong_convexity * apart + at_optimum
 
 
-Problem = QuadraticProblem | LogisticProblem
-"""Either kind of clustered problem: what `constants` and the simulation take, one or many stacked on leading axes."""
-
-
-def _check(num_clusters: int, num_examples: int, dim: int, probs: Sequence[float] | None) -> np.ndarray:
-    for name, value in (("num_clusters", num_clusters), ("num_examples", num_examples), ("dim", dim)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    p = np.full(num_clusters, 1.0 / num_clusters) if probs is None else np.asarray(probs, dtype=np.float64)
-    if p.shape != (num_clusters,):
-        raise ValueError(f"probs must have one entry per cluster ({num_clusters}), got shape {p.shape}")
-    if np.any(p <= 0) or abs(p.sum() - 1.0) > 1e-6:
-        raise ValueError(f"probs must be positive and sum to 1, got {p.tolist()}")
-    return p
+def _probs(num_clusters: int, probs: Sequence[float] | None) -> jax.Array:
+    clusters = Clusters.uniform(num_clusters) if probs is None else Clusters(probs)
+    if clusters.num_clusters != num_clusters:
+        raise ValueError(f"probs must have one entry per cluster ({num_clusters}), got {clusters.num_clusters}")
+    return jnp.asarray(np.asarray(clusters.probs, np.float64))
 
 
 def _scaled(values: jax.Array, weights: jax.Array, variance: jax.Array | float) -> jax.Array:
@@ -110,19 +88,6 @@ def _gradients_at_optimum(
     return centres[:, None, :] + spread
 
 
-def _check_variances(
-    num_clusters: int, num_examples: int, in_cluster: jax.Array | float, between: jax.Array | float
-) -> None:
-    # One cluster has nothing between, one example per cluster nothing within: asking for it is a mistake.
-    if num_clusters == 1 and isinstance(between, (int, float)) and between != 0:
-        raise ValueError(f"between_cluster_variance must be 0 with one cluster, got {between}")
-    if num_examples == 1 and isinstance(in_cluster, (int, float)) and in_cluster != 0:
-        raise ValueError(f"in_cluster_variance must be 0 with one example per cluster, got {in_cluster}")
-    for name, value in (("in_cluster_variance", in_cluster), ("between_cluster_variance", between)):
-        if isinstance(value, (int, float)) and value < 0:
-            raise ValueError(f"{name} must not be negative, got {value}")
-
-
 def _rotations(normals: jax.Array) -> jax.Array:
     """`[..., d, d]` orthogonal matrices from `[2, ..., d]` vectors, each a product of two reflections.
 
@@ -133,7 +98,8 @@ def _rotations(normals: jax.Array) -> jax.Array:
     return first @ second
 
 
-def quadratic(
+def make_problem(
+    kind: Literal["quadratic", "logistic"],
     key: jax.Array,
     *,
     num_clusters: int,
@@ -144,10 +110,12 @@ def quadratic(
     strong_convexity: jax.Array | float = 1.0,
     smoothness: jax.Array | float = 2.0,
     probs: Sequence[float] | None = None,
-) -> QuadraticProblem:
-    """A clustered quadratic: every example has its own Hessian with eigenvalues from ν to δ.
+) -> Problem:
+    """A clustered problem. All numeric arguments may be traced.
 
     Args:
+      kind: `quadratic`: every example has its own Hessian with eigenvalues from ν to δ. `logistic`: the features of
+        cluster n are spread around its own centre, scaled so that the largest ‖a‖²/4 is δ − ν.
       key: a jax random key.
       num_clusters: N.
       num_examples: m, examples per cluster.
@@ -158,69 +126,34 @@ def quadratic(
       smoothness: δ.
       probs: the clusters' probabilities; uniform if None.
 
-    Returns:
-      The problem. All numeric arguments may be traced.
-
-    Raises:
-      ValueError: a size, a probability or a variance that cannot be.
-
     Example:
-      >>> problem = quadratic(jax.random.key(0), num_clusters=3, num_examples=4, dim=5,
-      ...                     in_cluster_variance=1.0, between_cluster_variance=9.0)
+      >>> problem = make_problem("quadratic", jax.random.key(0), num_clusters=3, num_examples=4, dim=5,
+      ...                        in_cluster_variance=1.0, between_cluster_variance=9.0)
       >>> round(float(constants(problem).between_cluster_variance), 3)
       9.0
     """
-    p = jnp.asarray(_check(num_clusters, num_examples, dim, probs))
-    _check_variances(num_clusters, num_examples, in_cluster_variance, between_cluster_variance)
+    p = _probs(num_clusters, probs)
     shape = (num_clusters, num_examples, dim)
-    centres, spread, optimum, normals = _normals(key, (num_clusters, dim), shape, (dim,), (2, *shape))
-    # The ends of the spectrum are in every example: the declared ν and δ are attained, not only bounds.
-    spectrum = jnp.linspace(strong_convexity, smoothness, dim)
-    basis = _rotations(normals)
-    return QuadraticProblem(
-        probs=p,
-        optimum=optimum,
-        gradients_at_optimum=_gradients_at_optimum(centres, spread, p, in_cluster_variance, between_cluster_variance),
-        strong_convexity=jnp.asarray(strong_convexity, p.dtype),
-        smoothness=jnp.asarray(smoothness, p.dtype),
-        hessians=jnp.einsum("...ij,j,...kj->...ik", basis, spectrum, basis),
-    )
-
-
-def logistic(
-    key: jax.Array,
-    *,
-    num_clusters: int,
-    num_examples: int,
-    dim: int,
-    in_cluster_variance: jax.Array | float,
-    between_cluster_variance: jax.Array | float,
-    strong_convexity: jax.Array | float = 1.0,
-    smoothness: jax.Array | float = 2.0,
-    probs: Sequence[float] | None = None,
-) -> LogisticProblem:
-    """A clustered logistic regression; arguments as for `quadratic`.
-
-    The features of cluster n are spread around its own centre, scaled so that the largest ‖a‖²/4 is δ − ν.
-
-    Raises:
-      ValueError: a size, a probability or a variance that cannot be.
-    """
-    p = jnp.asarray(_check(num_clusters, num_examples, dim, probs))
-    _check_variances(num_clusters, num_examples, in_cluster_variance, between_cluster_variance)
-    shape = (num_clusters, num_examples, dim)
-    centres, spread, optimum, around, near = _normals(
-        key, (num_clusters, dim), shape, (dim,), (num_clusters, 1, dim), shape
-    )
-    features = around + near
-    longest = jnp.max(jnp.linalg.norm(features, axis=-1))
-    return LogisticProblem(
-        probs=p,
-        optimum=optimum,
-        gradients_at_optimum=_gradients_at_optimum(centres, spread, p, in_cluster_variance, between_cluster_variance),
-        strong_convexity=jnp.asarray(strong_convexity, p.dtype),
-        smoothness=jnp.asarray(smoothness, p.dtype),
-        features=features * 2.0 * jnp.sqrt(smoothness - strong_convexity) / longest,
+    further = {"quadratic": [(2, *shape)], "logistic": [(num_clusters, 1, dim), shape]}[kind]
+    centres, spread, optimum, *normals = _normals(key, (num_clusters, dim), shape, (dim,), *further)
+    hessians = features = None
+    if kind == "quadratic":
+        # The ends of the spectrum are in every example: the declared ν and δ are attained, not only bounds.
+        spectrum = jnp.linspace(strong_convexity, smoothness, dim)
+        basis = _rotations(normals[0])
+        hessians = jnp.einsum("...ij,j,...kj->...ik", basis, spectrum, basis)
+    else:
+        features = normals[0] + normals[1]
+        longest = jnp.max(jnp.linalg.norm(features, axis=-1))
+        features = features * 2.0 * jnp.sqrt(smoothness - strong_convexity) / longest
+    return Problem(
+        p,
+        optimum,
+        _gradients_at_optimum(centres, spread, p, in_cluster_variance, between_cluster_variance),
+        jnp.asarray(strong_convexity, p.dtype),
+        jnp.asarray(smoothness, p.dtype),
+        hessians,
+        features,
     )
 
 

@@ -69,13 +69,13 @@ class Checkpoints:
             state: any tree of arrays.
             note: a small JSON object that comes back with it.
             score: the higher the better; the best one is kept. None: never the best.
-
-        Raises:
-            RunError: the disk is full, now or for the checkpoint before.
         """
         if step in self._passed:
             self.wait()  # what is still being written is not listed yet
-            self.delete(step)
+            with self._one_line_errors(), _quiet():
+                self._manager.delete(step)
+                self._manager.reload()
+            self._passed.discard(step)
         leaves = _named_leaves(state)
         shapes = [list(leaf.shape) for leaf in leaves.values()]
         note = {**note, "fingerprint": fingerprint(leaves, self._lengths(state)), "shapes": shapes}
@@ -111,9 +111,6 @@ class Checkpoints:
             step: one of :meth:`steps`.
             like: a tree of the same structure, of arrays or ``jax.ShapeDtypeStruct``; says where arrays go.
 
-        Returns:
-            The state and the note.
-
         Raises:
             DamagedCheckpoint: it cannot be read, does not fit, or its bits have changed.
             RunError: the memory does not suffice to read it, which says nothing about the checkpoint.
@@ -141,8 +138,7 @@ class Checkpoints:
             raise DamagedCheckpoint(f"checkpoint {step} cannot be read ({reason})") from error
         if not same:
             raise DamagedCheckpoint(f"checkpoint {step} is damaged (its contents have changed)")
-        structure = jax.tree.structure(like)
-        return jax.tree.unflatten(structure, [leaves[name] for name in _named_leaves(like)]), note
+        return jax.tree.unflatten(jax.tree.structure(like), list(leaves.values())), note
 
     def restore_newest(
         self, like: Any, *, message: Callable[[str], None], accept: Callable[[dict[str, Any]], str | None]
@@ -159,9 +155,6 @@ class Checkpoints:
 
         Returns:
             (step, state, note), or None where there is none, or none that its records still cover.
-
-        Raises:
-            RunError: there are checkpoints that cannot be read, and none that can; or the memory does not suffice.
         """
         unreadable = ""
         for step in reversed(self.steps()):
@@ -183,13 +176,6 @@ class Checkpoints:
                 "try again, or remove that folder to train from the start"
             )
         return None
-
-    def delete(self, step: int) -> None:
-        """Removes one checkpoint, so that the step can be written again."""
-        with self._one_line_errors(), _quiet():
-            self._manager.delete(step)
-            self._manager.reload()
-        self._passed.discard(step)
 
     def close(self) -> None:
         """Waits for the writing to end and lets go of the threads; errors were raised by :meth:`wait`."""

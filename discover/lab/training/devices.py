@@ -23,6 +23,9 @@ from discover.lab.training.errors import RunError
 from discover.sharding import Slices
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discover.lab.data import Examples
     from discover.lab.training.step import StepBatch, TrainState
 
 AXIS = "data"
@@ -71,22 +74,17 @@ class Devices:
         """Arrays that every device needs whole."""
         return jax.make_array_from_process_local_data(self.whole, tree)
 
-    def put_training_examples(self, images: Any) -> jax.Array:
+    def put_training_examples(self, images: Examples) -> jax.Array:
         """The training examples, where they stay on the device; nothing where they travel with their batches."""
         return self.put_everywhere(np.zeros(0, np.float32) if self.several else images)
 
-    def put_batches(self, batches: StepBatch, images: Any) -> StepBatch:
-        """This process's part of the batches of a dispatch, leaves [steps, S, G/processes, ...].
-
-        Args:
-            batches: rows of the training examples.
-            images: those examples, on the host. On several devices the rows are replaced by what they name.
-        """
+    def put_batches(self, batches: StepBatch, images: Examples) -> StepBatch:
+        """This process's part of the batches of a dispatch, leaves [steps, S, G/processes, ...]."""
         if self.several:
             batches = batches._replace(examples=images[batches.examples])
         return jax.make_array_from_process_local_data(self._sharding(P(None, None, AXIS)), batches)
 
-    def put_split(self, images: Any, labels: Any) -> tuple[jax.Array, jax.Array]:
+    def put_split(self, images: Examples, labels: NDArray) -> tuple[jax.Array, jax.Array]:
         """Examples to evaluate on, each device its part; label -1 marks padding, which one device needs none of."""
         padding = -len(labels) % self.count
 
@@ -104,7 +102,7 @@ class Devices:
 
         return place(images, 0), place(labels, -1)
 
-    def put_own_split(self, images: Any, labels: np.ndarray, most: int) -> tuple[jax.Array, jax.Array]:
+    def put_own_split(self, images: Examples, labels: np.ndarray, most: int) -> tuple[jax.Array, jax.Array]:
         """The same where every process has examples of its own; ``most``: the largest number that one of them has."""
         each = self.count // jax.process_count()
         padding = -(-most // each) * each - len(labels)

@@ -23,14 +23,7 @@ def make_evaluate(
     batch_size: int,
     devices: Devices | None = None,
 ) -> Evaluate:
-    """Builds ``evaluate(params, images, labels)``: mean loss and accuracy, without dropout or augmentation.
-
-    Args:
-        apply: ``apply(params, x) -> logits``.
-        scale: turns stored examples into the network's input.
-        batch_size: examples computed at once on a device; the last batch may be smaller.
-        devices: each computes its own part, of which label -1 marks the padding; None: one device.
-    """
+    """Builds ``evaluate(params, images, labels)``: mean loss and accuracy, without dropout or augmentation."""
     devices = Devices() if devices is None else devices
 
     def sums(params: Any, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:

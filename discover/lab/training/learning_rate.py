@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+import jax
 import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
 
 SCHEDULES = ("cosine", "constant")
 """How the learning rate goes on after the warm-up."""
 
 
-def factor(name: str, step: Any, warmup_steps: Any, total_steps: Any) -> Any:
+def factor(name: str, step: ArrayLike, warmup_steps: ArrayLike, total_steps: ArrayLike) -> jax.Array:
     """The share of the peak learning rate at a step (0 for the first one).
 
     With w warm-up steps of T: (t + 1)/w for t < w; then 1 (`constant`), or
@@ -22,9 +22,6 @@ def factor(name: str, step: Any, warmup_steps: Any, total_steps: Any) -> Any:
         step: t, counted from 0.
         warmup_steps: w; 0 starts at the peak.
         total_steps: T.
-
-    Raises:
-        ValueError: another name.
     """
     if name not in SCHEDULES:
         raise ValueError(f"unknown schedule {name!r}: choose from {', '.join(SCHEDULES)}")
@@ -36,7 +33,7 @@ def factor(name: str, step: Any, warmup_steps: Any, total_steps: Any) -> Any:
     return jnp.where(t < w, rising, 0.5 * (1 + jnp.cos(jnp.pi * progress)))
 
 
-def schedule(name: str, peak: Any, warmup_steps: Any, total_steps: Any) -> Callable[[Any], Any]:
+def schedule(name: str, peak: ArrayLike, warmup_steps: ArrayLike, total_steps: ArrayLike) -> optax.Schedule:
     """Returns ``step -> learning rate`` for an optimizer: ``peak`` times :func:`factor`.
 
     Example:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from discover import igt_eval_params
 from discover.lab.training.devices import AXIS, Devices
@@ -35,10 +36,6 @@ class Compiled:
 
     ``jax.jit`` keeps what it compiled, but neither compiles without calling nor tells the time, which is no part of
     the steps per second.
-
-    Args:
-        function: to be compiled.
-        options: of ``jax.jit``.
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any):
@@ -82,14 +79,7 @@ def over_members(mode: str, function: Callable[..., Any], arguments: Any) -> Any
 
 
 class ModelPrograms:
-    """What does not depend on the optimizer: initial parameters and evaluation.
-
-    Args:
-        init: ``init(key) -> params``.
-        evaluate: see :func:`discover.lab.training.evaluate.make_evaluate`.
-        member_mode: see :func:`over_members`.
-        devices: that compute; None: one device.
-    """
+    """What does not depend on the optimizer: initial parameters and evaluation."""
 
     def __init__(
         self,
@@ -114,14 +104,7 @@ class ModelPrograms:
 
 
 class Programs:
-    """Everything a run calls on the device: start, many steps, evaluation. Learning rates and seeds are arguments.
-
-    Args:
-        model: initial parameters and evaluation, which runs of different optimizers may share.
-        make_optimizer: builds the optimizer from traced hyperparameters.
-        step: see :func:`discover.lab.training.step.make_step`.
-        steps_per_dispatch: the largest number of steps in one call.
-    """
+    """Everything a run calls on the device: start, many steps, evaluation. Learning rates and seeds are arguments."""
 
     def __init__(self, model: ModelPrograms, make_optimizer: MakeOptimizer, step: Step, *, steps_per_dispatch: int):
         self.steps_per_dispatch = steps_per_dispatch
@@ -184,19 +167,7 @@ class Programs:
     def advance(
         self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array, first: int, count: int
     ) -> tuple[TrainState, StepMetrics]:
-        """Trains ``count`` steps from number ``first`` on; the old state's memory is used for the new one.
-
-        Args:
-            state: leaves [M, ...]; donated.
-            members: their arguments.
-            batches: leaves [steps_per_dispatch, S, ...], of which the first ``count`` are used.
-            images: the data set.
-            first: number of the first step, from 0.
-            count: how many steps.
-
-        Returns:
-            The new state, and metrics [steps_per_dispatch, M]. Returns before the device is done.
-        """
+        """Trains ``count`` steps from number ``first`` on; the old state's memory is used for the new one."""
         return self._advance(state, members, batches, images, np.int32(first), np.int32(count))
 
     def prepare_advance(self, state: TrainState, members: Members, batches: StepBatch, images: jax.Array) -> Any:
@@ -217,11 +188,11 @@ class Programs:
         return TrainState(params, self._start.shapes(params, members.hyper))
 
 
-def init_key(seed: Any) -> jax.Array:
+def init_key(seed: ArrayLike) -> jax.Array:
     """The key of a seed's initial parameters."""
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
-def step_key(seed: Any) -> jax.Array:
+def step_key(seed: ArrayLike) -> jax.Array:
     """The key from which a seed's steps draw augmentation and dropout."""
     return jax.random.fold_in(jax.random.key(seed), 1)

@@ -159,13 +159,6 @@ def spread_optimizer(
     """The same optimizers for these devices: on several with their state in slices.
 
     Those also clip, since only they see the mean of the batch.
-
-    Args:
-        make_optimizer: of one device.
-        devices: all of them.
-        merge_groups: send the mean of the groups only.
-        clusters_per_device: see :func:`discover.sharding.shard_by_parameter`.
-        exchange_dtype: see there.
     """
     if not devices.several:
         return make_optimizer

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discover.lab.data import Augmentation, DataError, augmentation, scale_pixels
+from discover.lab.data import Augmentation, augmentation, scale_pixels
 from discover.lab.data.images.crops import (
     center_crop,
     crop_sizes,
@@ -101,15 +101,15 @@ def test_inception_windows_have_the_stated_areas_and_ratios():
 
 
 def test_an_image_too_long_for_any_window_is_used_whole():
-    assert crop_sizes(4, 400, (0.9, 1.0)).tolist() == [[4, 400]]
+    assert crop_sizes(1, 400).tolist() == [[1, 400]]
 
 
 def test_inception_crops_stay_inside_the_image_and_reach_its_corners():
     ramp = np.zeros((500, 16, 16, 2), dtype=np.uint8)
     ramp[..., 0] = np.arange(16)[:, None] * 16
     ramp[..., 1] = np.arange(16)[None, :] * 16
-    result = np.asarray(jax.jit(inception_crop, static_argnums=2)(jax.random.key(0), ramp, (5, 7)))
-    assert result.shape == (500, 5, 7, 2)
+    result = np.asarray(jax.jit(inception_crop, static_argnums=2)(jax.random.key(0), ramp, 5))
+    assert result.shape == (500, 5, 5, 2)
     assert result.dtype == np.uint8
     assert np.all(np.diff(result[..., 0].astype(int), axis=1) >= 0)
     assert np.all(np.diff(result[..., 1].astype(int), axis=2) >= 0)
@@ -125,8 +125,8 @@ def test_inception_crops_stay_inside_the_image_and_reach_its_corners():
 
 def test_the_central_crop_is_the_middle():
     image = np.zeros((1, 32, 32, 1), dtype=np.uint8)
-    image[:, 4:28, 4:28] = 200
-    assert np.all(np.asarray(jax.jit(center_crop, static_argnums=(1, 2))(image, 12, 0.75)) == 200)
+    image[:, 2:30, 2:30] = 200  # seven eighths
+    assert np.all(np.asarray(jax.jit(center_crop, static_argnums=1)(image, 14)) == 200)
 
 
 @given(key=keys, bound=st.integers(1, 2**16))
@@ -321,10 +321,6 @@ def test_features_pass_through_and_can_be_mixed():
             "needs the group's cluster_id",
         ),
         (lambda: mixup(jax.random.key(0), np.zeros((4, 5)), np.arange(4)), r"needs labels \[b, C\] with b = 4"),
-        (lambda: crop_sizes(8, 8, (0.0, 1.0)), "area must be"),
-        (lambda: crop_sizes(8, 8, (0.1, 1.0), (0.0, 1.0)), "ratio must be"),
-        (lambda: center_crop(np.zeros((1, 8, 8, 1), np.uint8), 4, 0.0), "share must lie"),
-        (lambda: inception_crop(jax.random.key(0), np.zeros((1, 8, 8, 1), np.uint8), 0), "at least 1 pixel"),
         (
             lambda: inception_crop(jax.random.key(0), np.ones((1, 8, 8, 1), np.float32), 4),
             "needs uint8 images .*, got float32",
@@ -334,5 +330,5 @@ def test_features_pass_through_and_can_be_mixed():
     ],
 )
 def test_bad_values_are_named(make, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ValueError, match=message):
         make()

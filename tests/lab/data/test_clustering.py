@@ -195,7 +195,7 @@ def test_a_file_that_is_no_clustering_is_refused(tmp_path):
     ],
 )
 def test_bad_values_are_named(make, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 

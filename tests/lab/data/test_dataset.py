@@ -183,5 +183,5 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     ],
 )
 def test_unknown_sources_and_options_are_named(arguments, options, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ValueError, match=message):
         load(*arguments, **options)

@@ -315,11 +315,11 @@ def test_a_hostile_tar_is_refused(tmp_path):
             DataError,
             "neither a folder nor a tar",
         ),
-        (lambda root: root, {"on_bad_image": "skipp"}, DataError, "did you mean 'skip'"),
+        (lambda root: root, {"on_bad_image": "skipp"}, ValueError, "did you mean 'skip'"),
         (lambda root: root, {"workers": 0}, DataError, "workers must be an integer of at least 1"),
         (lambda root: root, {"channels": 2}, DataError, "channels must be 1 or 3, got 2"),
         (lambda root: root, {"image_size": 0}, DataError, "image_size must be an integer of at least 1"),
-        (lambda root: root, {"imagesize": 3}, DataError, "did you mean 'image_size'"),
+        (lambda root: root, {"imagesize": 3}, ValueError, "did you mean 'image_size'"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, prepare, options, error, message):

@@ -343,7 +343,7 @@ CLUSTERING = Clustering.classes(LABELS)
 )
 def test_arguments_that_do_not_fit_are_named(arguments, message):
     arguments = {"labels": LABELS, "clustering": CLUSTERING, "groups": 2, "group_size": 2} | arguments
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ValueError, match=message):
         BatchPlan(**arguments)
 
 

@@ -14,7 +14,7 @@ from discover.lab.diagnostics.variance import Estimate, Interval
 
 def found(inner, between, signal=0.1):
     parts = [Interval(v, 0.9 * v, 1.1 * v) for v in (inner, between, inner + between, signal)]
-    return Estimate(*parts, confidence=0.95)
+    return Estimate(*parts)
 
 
 def candidate(name, inner, between, num_clusters=10):

@@ -85,7 +85,7 @@ def test_stream_finds_well_separated_clusters_however_it_is_cut(cuts, seed):
 
 def test_a_long_stream_is_learnt_piece_by_piece():
     points, truth = blobs(each=800)
-    model = StreamingKMeans(3, warmup=100)
+    model = StreamingKMeans(3)
     for piece in np.array_split(points, 40):
         model.partial_fit(piece)
     found = model.assign(points)
@@ -102,8 +102,6 @@ def test_clusters_that_come_out_empty_are_dropped():
 def test_streaming_kmeans_refuses_what_cannot_be():
     with pytest.raises(ValueError, match="num_clusters"):
         StreamingKMeans(0)
-    with pytest.raises(ValueError, match="warmup"):
-        StreamingKMeans(5, warmup=2)
     with pytest.raises(ValueError, match="finite"):
         StreamingKMeans(2).partial_fit(np.full((3, 2), np.nan, np.float32))
     with pytest.raises(ValueError, match="clusters need as many rows"):

@@ -249,7 +249,6 @@ def test_composition_factor_squares_to_the_second_moment_of_the_shares():
         (lambda x, ids: variance.estimate(x, ids), "gram must be square"),
         (lambda x, ids: variance.estimate(x[:1] @ x[:1].T, [0]), "cluster 0 has 1 example"),
         (lambda x, ids: variance.estimate(x @ x.T, ids, cluster_sizes=[1, 1, 1]), "cluster_sizes"),
-        (lambda x, ids: variance.estimate(x @ x.T, ids, confidence=2.0), "confidence"),
         (lambda x, ids: batches.batch_noise(1, 1, num_groups=0, group_size=1), "at least 1"),
         (lambda x, ids: batches.batch_noise(1, 1, num_groups=1, group_size=1, composition="x"), "composition"),
         (lambda x, ids: batches.measured_batch_noise(x @ x.T, ids, [[9999]]), "entries below"),

@@ -94,7 +94,7 @@ def child(base: Path, kill: tuple[str, str, int] | None) -> None:
         watcher = Quiet()
         if kill is not None:
             watcher = KillsItself(folder, *kill[1:])
-        run(config(optimizer), folder, resume=True, progress=watcher, command=["kill_harness"])
+        run(config(optimizer), folder, resume=True, progress=watcher)
 
 
 def attempt(base: Path, kill: tuple[str, str, int] | None, delay: float | None = None) -> int:

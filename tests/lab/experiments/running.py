@@ -34,7 +34,7 @@ DATA = build_data(CONFIG)
 
 def go(folder, *changes, **options):
     config = CONFIG.override(changes)
-    return run(config, folder, programs=PROGRAMS, dataset=DATA, command=["discover", "train"], **options)
+    return run(config, folder, programs=PROGRAMS, dataset=DATA, **options)
 
 
 class Watcher(Quiet):

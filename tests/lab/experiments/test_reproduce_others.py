@@ -27,7 +27,7 @@ def test_variance_is_reproduced_and_what_is_trained_is_kept(tmp_path, monkeypatc
     again = reproduce_variance.reproduce_variance(tmp_path, quick=True)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/metrics.jsonl")} == before
     loaded = {setting: {name: load_run(path, name) for name, path in own.items()} for setting, own in again.items()}
-    assert len(write_variance_figure(loaded, tmp_path, window=20, formats=("svg",))) == 1
+    assert len(write_variance_figure(loaded, tmp_path, window=20)) == 2
 
 
 def test_variance_settings_are_valid_and_differ_in_optimizer_and_noise_only():
@@ -108,7 +108,7 @@ def test_advice_is_validated_and_a_second_call_measures_nothing_again(tmp_path, 
     assert [row["clustering"] for row in records["digits"]["rows"]] == ["classes", "kmeans", "random"]
     assert len(records["digits"]["shuffled"]) == 1
     assert json.loads((tmp_path / "validation-digits.json").read_text())["rows"] == records["digits"]["rows"]
-    assert len(write_validation_figure({"Digits": records["digits"]}, tmp_path, formats=("svg",))) == 1
+    assert len(write_validation_figure({"Digits": records["digits"]}, tmp_path)) == 2
     monkeypatch.setattr("discover.lab.experiments.diagnose.validate_advice._Look", None)  # would measure
     again = reproduce_advice.reproduce_advice(tmp_path, quick=True)
     assert again["digits"]["rows"] == records["digits"]["rows"]

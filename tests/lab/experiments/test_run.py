@@ -16,7 +16,7 @@ def test_a_run_leaves_its_config_environment_metrics_summary_and_checkpoints(fin
     result, folder = finished_run
     assert Config.from_dict(records.read_json(folder / records.CONFIG)) == CONFIG
     environment = records.read_json(folder / records.ENVIRONMENT)
-    assert environment["command"] == "discover train"
+    assert environment["command"] == records.environment()["command"]
     assert environment["backend"] == "cpu"
     lines = records.read_metrics(folder)
     assert [(m["step"], m["seed"]) for m in lines if m["kind"] == "train"] == [

@@ -20,6 +20,7 @@ from discover.lab.experiments.reproduce.simulate import (
 )
 
 SETTINGS = make_settings()
+SIZES = {"num_clusters": 4, "num_examples": 6, "dim": 3, "in_cluster_variance": 1.0}
 PROBLEMS_EACH = 40
 NUM_STEPS = 400
 
@@ -119,7 +120,7 @@ CASES = {  # between-cluster variance, step size; in-cluster variance 1
 @cache
 def family():
     """One small quadratic problem at the between-cluster variance of each case."""
-    make = partial(theory.quadratic, jax.random.key(0), num_clusters=4, num_examples=6, dim=3, in_cluster_variance=1.0)
+    make = partial(theory.make_problem, "quadratic", jax.random.key(0), **SIZES)
     variances = jnp.asarray([between for between, _ in CASES.values()])
     return jax.jit(jax.vmap(lambda variance: make(between_cluster_variance=variance)))(variances)
 
@@ -172,7 +173,8 @@ def test_simulation_is_the_plain_algorithm_1():
     """Against Algorithm 1 in NumPy, one example per batch, fed with the same draws."""
     with jax.enable_x64(True):
         probs = (0.5, 0.3, 0.2)
-        problem = theory.quadratic(
+        problem = theory.make_problem(
+            "quadratic",
             jax.random.key(3),
             num_clusters=3,
             num_examples=4,

@@ -51,10 +51,6 @@ class RandomOrder(_InBlocks):
 
     The multinomial and hypergeometric numbers come from NumPy's `Generator`, whose algorithms NumPy may in principle
     change in a later version; a test holds their values fast.
-
-    Args:
-        probs: p_n.
-        seed: a non-negative integer.
     """
 
     def __init__(self, probs: Sequence[float], seed: int):
@@ -97,10 +93,6 @@ class BalancedOrder(_InBlocks):
         |visits(S) − p_n·S| ≤ ½·Σ 1/F_k < 1.68        (`BalancedOrder.BOUND`; p_n rounded to multiples of 2⁻³⁰)
 
     All of it is integer arithmetic, and any slot is reached directly. The seed shuffles the tree, not the shares.
-
-    Args:
-        probs: p_n.
-        seed: a non-negative integer.
     """
 
     BOUND = 1.68

@@ -25,10 +25,6 @@ class MemberPasses:
 
     Pass k of cluster n is a uniform permutation of its members, a function of (seed, n, k). Where every cluster holds
     every example, a pass of each cluster is a sight of its own: sight = pass·N + n.
-
-    Args:
-        clustering: a partition or an overlapping clustering.
-        seed: a non-negative integer.
     """
 
     def __init__(self, clustering: Clustering, seed: int):
@@ -75,11 +71,6 @@ class ObservedPasses:
 
     The sizes of passes vary, so the start of pass k is a sum over the passes before it. It is worked out once, about 10
     ns for each example and pass, and kept.
-
-    Args:
-        labels: the true labels, int [n].
-        noise: what shows them otherwise.
-        seed: of the order within a pass.
     """
 
     def __init__(self, labels: NDArray[np.int32], noise: LabelNoise, seed: int):

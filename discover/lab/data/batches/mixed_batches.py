@@ -39,9 +39,6 @@ def group_by_cluster(
     Returns:
         `Groups`, whose arrays are NumPy's; gather the batch with `images[groups.indices]`.
 
-    Raises:
-        DataError: if an id is not in 0…N−1, or the examples need more than G groups.
-
     >>> groups = group_by_cluster([2, 0, 2, 2], num_clusters=3, group_size=2)
     >>> groups.cluster_ids, groups.group_sizes
     (array([0, 2, 2, 0], dtype=int32), array([1, 2, 1, 0], dtype=int32))

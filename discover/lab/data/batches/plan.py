@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from discover.lab.data.batches.cluster_order import BalancedOrder, GivenOrder, RandomOrder, check_given
 from discover.lab.data.batches.example_order import MemberPasses, ObservedPasses
 from discover.lab.data.clustering import Clustering
-from discover.lab.data.errors import DataError, check_at_least, check_choice
+from discover.lab.data.errors import DataError, check_at_least
 from discover.lab.data.noise import LabelNoise
+from discover.registry import choose
 
 _ORDERS: dict[str, Callable[[BatchPlan], RandomOrder | BalancedOrder | GivenOrder]] = {
     "random": lambda plan: RandomOrder(plan.clustering.probs, plan.seed),
@@ -57,9 +58,6 @@ class BatchPlan:
         noise: label noise. Where the clusters are observed labels it is theirs, and need not be given.
         given: for "given": cluster ids, int [G], or [T, G] for a cycle of T batches.
 
-    Raises:
-        DataError: if an argument is out of range, or they do not fit together.
-
     >>> from discover.lab.data import BatchPlan, cluster, load
     >>> digits = load("digits")
     >>> plan = BatchPlan(digits.train.labels, cluster(digits, "classes"), groups=4, group_size=8)
@@ -83,7 +81,7 @@ class BatchPlan:
         self.labels = np.asarray(labels)
         self.groups = check_at_least("groups", groups, 1)
         self.group_size = check_at_least("group_size", group_size, 1)
-        self.composition = check_choice("composition", composition, _ORDERS)
+        self.composition = choose("composition", composition, _ORDERS)
         self.seed = check_at_least("seed", seed, 0)
         if self.labels.shape != (clustering.num_examples,):
             have = f"labels of shape {self.labels.shape}"
@@ -157,9 +155,6 @@ class BatchPlan:
     def batch(self, step: int) -> Batch:
         """The batch of one step.
 
-        Args:
-            step: 0, 1, 2, …; any step may be asked for at any time, in any order.
-
         Returns:
             A `Batch` of read-only arrays, [G, b] and [G].
         """
@@ -174,10 +169,6 @@ class BatchPlan:
 
     def batches(self, start: int, count: int) -> Batch:
         """The batches of `count` steps from `start` on, stacked: what `batch` gives, with a leading axis [count].
-
-        Args:
-            start: the first step.
-            count: how many; at least 1.
 
         Returns:
             A `Batch` of read-only arrays, [count, G, b] and [count, G].

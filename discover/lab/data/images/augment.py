@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from discover.lab.data.errors import DataError, check_choice
+from discover.lab.data.errors import DataError
 from discover.lab.data.images.crops import center_crop, flip, inception_crop, pad_and_crop
 from discover.lab.data.images.mixing import cutmix, mixup, ratio_table
+from discover.registry import choose
 
 SCALES = ("unit", "signed", "none")
 MIXES = ("none", "mixup", "cutmix", "cluster")
@@ -27,12 +28,8 @@ def scale_pixels(images: jax.Array, scale: str = "unit") -> jax.Array:
     """Pixels 0…255 as float32 in [0, 1] ("unit") or [−1, 1] ("signed"), or unchanged ("none").
 
     One multiplication by a constant, after exact steps, so that every backend rounds the same way.
-
-    Args:
-        images: uint8, or float32 in 0…255.
-        scale: "unit", "signed" or "none".
     """
-    check_choice("scale", scale, SCALES)
+    choose("scale", scale, SCALES)
     if scale == "none":
         return images
     values = images.astype(jnp.float32)
@@ -72,8 +69,8 @@ class Augmentation:
     num_classes: int | None = None
 
     def __post_init__(self):
-        check_choice("mix", self.mix, MIXES)
-        check_choice("scale", self.scale, SCALES)
+        choose("mix", self.mix, MIXES)
+        choose("scale", self.scale, SCALES)
         if self.padding < 0:
             raise DataError(f"padding must not be negative, got {self.padding}")
         if self.crop_size is not None and self.crop_size < 1:
@@ -153,19 +150,16 @@ PRESETS = {
 
 
 def augmentation(name: str, num_classes: int | None = None, **changes) -> Augmentation:
-    """An augmentation by name, with any of its fields changed.
+    """An augmentation of the paper by name, with any fields of `Augmentation` changed.
 
-    Args:
-        name: "none" (scaling only), "cifar" (4 pixels of padding, crop, flip, [0, 1]) or "imagenet" (Inception-style
-            crop of 224, flip, [−1, 1]): those of the paper.
-        num_classes: the number of classes; needed where labels are mixed.
-        changes: fields of `Augmentation`, for example mix="cluster".
+    "none" only scales; "cifar" pads by 4 pixels, crops, flips and scales to [0, 1]; "imagenet" makes Inception-style
+    crops of 224, flips and scales to [−1, 1].
 
     >>> augmentation("cifar", num_classes=10, mix="cluster").soft_labels
     True
     """
-    check_choice("augmentation", name, PRESETS)
+    choose("augmentation", name, PRESETS)
     known = [field.name for field in dataclasses.fields(Augmentation)]
     for change in changes:
-        check_choice("field of an augmentation", change, known)
+        choose("field of an augmentation", change, known)
     return dataclasses.replace(PRESETS[name], num_classes=num_classes, **changes)

@@ -31,31 +31,14 @@ def random_below(key: jax.Array, bound: jax.Array | int, shape: tuple[int, ...] 
 
 
 def flip(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Mirror each image left to right with probability ½.
-
-    Args:
-        key: a `jax.random` key.
-        images: [b, H, W, C], any type.
-
-    Returns:
-        The same shape and type.
-    """
+    """Mirror each image left to right with probability ½."""
     _check_images(images)
     mirrored = jax.random.bits(key, (images.shape[0],), jnp.uint32) & 1
     return jnp.where(mirrored[:, None, None, None] == 1, images[:, :, ::-1], images)
 
 
 def pad_and_crop(key: jax.Array, images: jax.Array, padding: int = 4) -> jax.Array:
-    """Pad with `padding` zeros on every side, and cut a random window of the old size out, one for each image.
-
-    Args:
-        key: a `jax.random` key.
-        images: [b, H, W, C], any type.
-        padding: zeros to add on each side.
-
-    Returns:
-        The same shape and type.
-    """
+    """Pad with `padding` zeros on every side, and cut a random window of the old size out, one for each image."""
     _check_images(images)
     if padding < 0:
         raise DataError(f"padding must not be negative, got {padding}")
@@ -72,21 +55,15 @@ def pad_and_crop(key: jax.Array, images: jax.Array, padding: int = 4) -> jax.Arr
 
 
 @functools.lru_cache(maxsize=64)
-def crop_sizes(
-    height: int, width: int, area: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
-) -> NDArray[np.int32]:
+def crop_sizes(height: int, width: int) -> NDArray[np.int32]:
     """The window sizes that an Inception-style crop chooses from, int32 [K, 2], each equally likely.
 
-    The area is uniform on `area`·H·W and the logarithm of the aspect ratio uniform on `ratio`; both on a fine grid, and
-    windows that do not fit the image are left out, which is what drawing again until one fits amounts to. If none fits,
-    the whole image is the only window.
+    The area is uniform on 8% to all of the image and the logarithm of the aspect ratio uniform on ¾ to 4⁄3; both on a
+    fine grid, and windows that do not fit the image are left out, which is what drawing again until one fits amounts
+    to. If none fits, the whole image is the only window.
     """
-    if not 0 < area[0] <= area[1] <= 1:
-        raise DataError(f"area must be 0 < least ≤ most ≤ 1, got {area}")
-    if not 0 < ratio[0] <= ratio[1]:
-        raise DataError(f"ratio must be 0 < least ≤ most, got {ratio}")
-    areas = area[0] + (area[1] - area[0]) * (np.arange(_AREAS) + 0.5) / _AREAS
-    logs = np.log(ratio[0]) + np.log(ratio[1] / ratio[0]) * (np.arange(_RATIOS) + 0.5) / _RATIOS
+    areas = 0.08 + 0.92 * (np.arange(_AREAS) + 0.5) / _AREAS
+    logs = np.log(3 / 4) + np.log((4 / 3) / (3 / 4)) * (np.arange(_RATIOS) + 0.5) / _RATIOS
     pixels, aspects = areas[:, None] * height * width, np.exp(logs)[None, :]
     heights, widths = np.rint(np.sqrt(pixels / aspects)), np.rint(np.sqrt(pixels * aspects))
     fits = (heights >= 1) & (widths >= 1) & (heights <= height) & (widths <= width)
@@ -94,59 +71,28 @@ def crop_sizes(
     return sizes if len(sizes) else np.array([[height, width]], dtype=np.int32)
 
 
-def inception_crop(
-    key: jax.Array,
-    images: jax.Array,
-    size: int | tuple[int, int],
-    area: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
-) -> jax.Array:
-    """Cut a window of random area and aspect ratio out of each image, and resize it (bilinear) to `size`.
-
-    Args:
-        key: a `jax.random` key.
-        images: uint8 [b, H, W, C], already decoded.
-        size: of the result, one number or (height, width).
-        area: the least and the most of the image's area to keep.
-        ratio: the least and the greatest ratio of width to height.
-
-    Returns:
-        uint8 [b, height, width, C].
-    """
+def inception_crop(key: jax.Array, images: jax.Array, size: int) -> jax.Array:
+    """Cut a window of random area and aspect ratio out of each uint8 image, and resize it (bilinear) to size×size."""
     _check_images(images)
     _check_pixels(images)
-    out = _pair(size)
     count, height, width, _ = images.shape
-    table = jnp.asarray(crop_sizes(height, width, tuple(area), tuple(ratio)))
+    table = jnp.asarray(crop_sizes(height, width))
     pick, place = jax.random.split(key)
     windows = table[random_below(pick, len(table), (count,))]
     room = jnp.array([height, width]) - windows + 1
     corners = random_below(place, room, (count, 2))
-    return jax.vmap(functools.partial(resize_window, size=out))(images, corners, windows)
+    return jax.vmap(functools.partial(resize_window, size=(size, size)))(images, corners, windows)
 
 
-def center_crop(images: jax.Array, size: int | tuple[int, int], share: float = 0.875) -> jax.Array:
-    """The central window that has `share` of the shorter side, resized (bilinear) to `size`; for evaluation.
-
-    Args:
-        images: uint8 [b, H, W, C].
-        size: of the result, one number or (height, width).
-        share: of the shorter side; 0.875 is 224 of 256.
-
-    Returns:
-        uint8 [b, height, width, C].
-    """
+def center_crop(images: jax.Array, size: int) -> jax.Array:
+    """The central square of 0.875 (224 of 256) of the shorter side, resized (bilinear) to size×size; for evaluation."""
     _check_images(images)
     _check_pixels(images)
-    if not 0 < share <= 1:
-        raise DataError(f"share must lie in (0, 1], got {share}")
     _, height, width, _ = images.shape
-    out = _pair(size)
-    # The largest window with the aspect of the result, then its share.
-    scale = share * min(height / out[0], width / out[1])
-    window = np.maximum(1, np.rint([out[0] * scale, out[1] * scale])).astype(np.int32)
+    scale = 0.875 * min(height / size, width / size)
+    window = np.maximum(1, np.rint([size * scale, size * scale])).astype(np.int32)
     corner = (np.array([height, width]) - window) // 2
-    resize = functools.partial(resize_window, corner=jnp.asarray(corner), window=jnp.asarray(window), size=out)
+    resize = functools.partial(resize_window, corner=jnp.asarray(corner), window=jnp.asarray(window), size=(size, size))
     return jax.vmap(resize)(images)
 
 
@@ -155,15 +101,6 @@ def resize_window(image: jax.Array, corner: jax.Array, window: jax.Array, size: 
 
     Output pixel o of a side lies at ((2o + 1)·window − size)/(2·size) in the window, in pixels; positions are rounded
     down to a 256th of a pixel, and clamped to the window. There is no smoothing when shrinking.
-
-    Args:
-        image: uint8 [H, W, C].
-        corner: int [2], the window's first row and column.
-        window: int [2], its height and width.
-        size: of the result.
-
-    Returns:
-        uint8 [height, width, C].
     """
     _check_pixels(image)
     if max(image.shape[:2]) * max(size) > 1 << 22:
@@ -190,13 +127,6 @@ def _positions(corner: jax.Array, window: jax.Array, size: int) -> tuple[jax.Arr
     before = fixed >> _FIXED
     after = jnp.minimum(before + 1, window - 1)
     return corner + before, corner + after, fixed & ((1 << _FIXED) - 1)
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    pair = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-    if min(pair) < 1:
-        raise DataError(f"size must be at least 1 pixel, got {size}")
-    return pair
 
 
 def _check_images(images: jax.Array) -> None:

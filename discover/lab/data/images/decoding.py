@@ -48,9 +48,6 @@ def decode(contents: bytes, size: int | None = None, channels: int = 3) -> NDArr
         contents: the file.
         size: cut the largest central square and resize it to this side; None to keep the image's own size.
         channels: 3 for color, 1 for gray.
-
-    Raises:
-        BadImageError: in one line.
     """
     try:
         with Image.open(io.BytesIO(contents), formats=readable()) as image:

@@ -37,12 +37,7 @@ def ratio_table(alpha: float) -> NDArray[np.int32]:
 
 
 def mixing_ratio(key: jax.Array, alpha: float = 1.0) -> jax.Array:
-    """λ ~ Beta(α, α) as an integer 0…65536, to be divided by 2¹⁶.
-
-    Args:
-        key: a `jax.random` key.
-        alpha: α > 0; 1 is uniform, small values prefer λ near 0 and 1.
-    """
+    """λ ~ Beta(α, α) as an integer 0…65536, to be divided by 2¹⁶."""
     return jnp.asarray(ratio_table(float(alpha)))[random_below(key, _QUANTILES)]
 
 

@@ -25,13 +25,7 @@ _DAMAGE = (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError, Valu
 
 @dataclass(frozen=True)
 class Limits:
-    """How much an archive may unpack to.
-
-    Attributes:
-        file_bytes: the most bytes of one file.
-        total_bytes: the most bytes of all files together.
-        files: the most files.
-    """
+    """How much an archive may unpack to."""
 
     file_bytes: int = 1 << 30
     total_bytes: int = 512 << 30

@@ -63,10 +63,6 @@ def cifar10(path: str | os.PathLike[str] | None = None) -> Dataset:
     Args:
         path: the official archive, the folder that was in it, a folder that holds either, or class folders of pictures
             (in a tar, too). If absent, `$DISCOVER_DATA`, else `.data` in the current folder.
-
-    Raises:
-        DatasetNotFoundError: if no form is there; it says what was looked for, and where it can be had.
-        ArchiveError: if a file is damaged or holds what it must not.
     """
     return _load("cifar10", path)
 

@@ -11,10 +11,6 @@ def load_digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """1,797 real handwritten digits of 8×8 pixels: no download.
 
     Pixel values 0…16 are stretched to 0…255. There is no official test split: a stratified share is held out.
-
-    Args:
-        test_fraction: that share.
-        seed: of what is held out.
     """
     from sklearn.datasets import load_digits
 

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
-from discover.lab.data.errors import BadImageError, DataError, DatasetNotFoundError, check_choice
+from discover.lab.data.errors import BadImageError, DataError, DatasetNotFoundError
 from discover.lab.data.images.cache import default_cache_dir, kept
 from discover.lab.data.images.decoding import Decoded, decode_many, is_image
 from discover.lab.data.lazy_examples import LazyExamples
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
+from discover.registry import choose
 
 PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 MAX_BYTES = 64 << 30
@@ -61,13 +62,8 @@ def load_folder(
         lazy: only list the files of a folder, and decode an image when it is asked for (`LazyExamples`): for data
             larger than memory, or a host that needs some of it only. A tar is read whole. Not with on_bad_image="skip",
             which must open all.
-
-    Raises:
-        DatasetNotFoundError: if there are no images in class folders.
-        BadImageError: if an image cannot be read, and names it.
-        ArchiveError: if a tar is damaged, or holds what it must not.
     """
-    check_choice("on_bad_image", on_bad_image, ("error", "skip"))
+    choose("on_bad_image", on_bad_image, ("error", "skip"))
     path = Path(path)
     if not path.exists():
         raise DatasetNotFoundError(f"there is no {path}: looked for class folders (train/<class>/*) or a tar of them")

@@ -29,12 +29,7 @@ _IMAGES = ("images", *(layout[part] for layout in _LAYOUTS for part in (0, 2)))
 
 
 def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, lazy: bool = False) -> dict[str, NDArray]:
-    """All arrays of a `.npz` file; no pickles. With `lazy` those called images are memory maps, see `map_npz`.
-
-    Raises:
-        DatasetNotFoundError: if there is no such file.
-        ArchiveError: if it is damaged, is no `.npz`, holds Python objects or is larger than `max_bytes`.
-    """
+    """All arrays of a `.npz` file; no pickles. With `lazy` those called images are memory maps, see `map_npz`."""
     path = Path(path)
     if not path.is_file():
         raise DatasetNotFoundError(f"there is no file {path}")

@@ -79,10 +79,6 @@ class _Unpickler(pickle.Unpickler):
 def read_pickle(contents: bytes, name: str) -> Any:
     """What a pickle of protocol 0 to 4 holds, if it holds only data. Keys that are bytes come out as str.
 
-    Args:
-        contents: the pickle.
-        name: of the file, for the error.
-
     Raises:
         ArchiveError: in one line, if it asks for anything else, or is damaged.
     """

@@ -8,36 +8,27 @@ from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from discover.lab.data.dataset import Dataset
-from discover.lab.data.entries import DescribedEntry, find
-from discover.lab.data.errors import DataError, check_choice
-from discover.registry import Table
+from discover.lab.data.errors import DataError
+from discover.registry import Made, Table, choose
 
 
-@dataclass(frozen=True)
-class Source(DescribedEntry):
-    """One source of the table.
-
-    Attributes:
-        name: as it is typed.
-        factory: `module:function`; `function(…) -> Dataset`.
-        description: one line.
-    """
+class Source(Made):
+    """One source of the table; its factory is `module:function`, a `function(…) -> Dataset`."""
 
 
 SOURCES: Table[Source] = Table(
     "data source",
     (
-        Source("digits", "discover.lab.data.sources.digits:load_digits", "1,797 handwritten digits, embedded"),
-        Source("cifar10", "discover.lab.data.sources.cifar:cifar10", "CIFAR-10, official files or class folders"),
-        Source("cifar100", "discover.lab.data.sources.cifar:cifar100", "CIFAR-100, official files or class folders"),
-        Source("folder", "discover.lab.data.sources.folders:load_folder", "class folders of images, or a tar of them"),
-        Source("npz", "discover.lab.data.sources.npz:load_npz", "plain arrays, with any further column"),
+        Source("digits", "discover.lab.data.sources.digits:load_digits"),
+        Source("cifar10", "discover.lab.data.sources.cifar:cifar10"),
+        Source("cifar100", "discover.lab.data.sources.cifar:cifar100"),
+        Source("folder", "discover.lab.data.sources.folders:load_folder"),
+        Source("npz", "discover.lab.data.sources.npz:load_npz"),
     ),
-    from_path=lambda path: Source(path, path, "your own"),
+    from_path=lambda path: Source(path, path),
 )
 """Every source of data; `SOURCES.add` takes more."""
 
@@ -65,12 +56,12 @@ def load(
 
     Raises:
         DatasetNotFoundError: if the files are not there; it says what was looked for, and where it can be had.
-        DataError: if the source, an option or the data is not as it must be.
+        ValueError: if the source, an option or the data is not as it must be; one line.
 
     >>> load("digits").train
     Split(1438 examples, images uint8[8, 8, 1])
     """
-    entry = find(SOURCES, source)
+    entry = SOURCES.find(source)
     if path is not None:
         options["path"] = path
     if lazy and "lazy" in entry.arguments:
@@ -79,7 +70,7 @@ def load(
     for option in () if anything else options:
         if not entry.arguments:
             raise DataError(f"source {source!r} takes no options, got {option!r}")
-        check_choice(f"option of source {source!r}", option, entry.arguments)
+        choose(f"option of source {source!r}", option, entry.arguments)
     for option in entry.required:
         if option not in options:
             raise DataError(f"source {source!r} needs {option}=…")

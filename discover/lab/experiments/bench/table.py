@@ -20,16 +20,14 @@ from discover.lab.experiments.bench.candidates import (
     LONGEST_DISPATCH,
     Candidate,
     adjusted,
+    operations_per_step,
     prepare_candidate,
     prepare_hand_written,
     random_images,
 )
-from discover.lab.experiments.bench.operations import operations_per_step
 from discover.lab.experiments.bench.update import copy_bandwidth, time_update
 from discover.lab.experiments.config.config import Config, ConfigError
-from discover.lab.experiments.run.build import (
-    build_network_for,
-)
+from discover.lab.experiments.run.build import build_network_for
 from discover.registry import OPTIMIZERS, REFERENCE
 
 
@@ -59,9 +57,6 @@ def bench(
     Returns:
         A table that JSON can hold: `rows`, `updates`, `environment` and what was asked for. Ctrl-C in the middle of the
         repeats ends it with those that were whole, and without `updates`; later, with the updates that were timed.
-
-    Raises:
-        ConfigError: a number of groups that does not divide the batch.
     """
     base = config_for(REFERENCE)
     batch = base.batches.groups * base.batches.group_size

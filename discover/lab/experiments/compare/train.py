@@ -16,7 +16,7 @@ Called again with the same comparison it goes on where it was stopped: finished 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,6 @@ def compare(
     progress: Callable[[Entry, int, int], Progress | None] | None = None,
     message: Callable[[str], None] | None = None,
     overwrite: bool = False,
-    command: Sequence[str] | None = None,
     programs: MutableMapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Trains what is missing of ``comparison`` in ``directory`` and returns the contents of its ``comparison.json``.
@@ -77,7 +76,6 @@ def compare(
         progress: called with each entry, its number from 0 and how many there are; what it returns watches the entry.
         message: called with what is being done besides training.
         overwrite: start anew in a directory that holds another comparison.
-        command: the command line for the records; default ``sys.argv``.
         programs: compiled programs of earlier runs in this process, to be reused and added to.
 
     Raises:
@@ -95,7 +93,7 @@ def compare(
         if overwrite:
             for entry in comparison.entries:
                 build_plan(entry.config, dataset, comparison.seeds[0])
-        record = _new_record(comparison, command)
+        record = _new_record(comparison)
         if same:
             write_json(folder.path / COMPARISON, record)
         else:
@@ -106,7 +104,7 @@ def compare(
         for number, entry in enumerate(comparison.entries):
             watcher = None if progress is None else progress(entry, number, len(comparison.entries))
             grid = folder.path / "grids" / entry.folder
-            run(entry.config, grid, resume=True, progress=watcher, command=command, **options)
+            run(entry.config, grid, resume=True, progress=watcher, **options)
             record["rows"].append(_row(comparison, entry, folder.path))
             record["facts"]["data"] = dataset.name  # which of its forms a source found
             if record["environment"].get("backend") is None:
@@ -150,7 +148,7 @@ def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any
     }
 
 
-def _new_record(comparison: Comparison, command: Sequence[str] | None) -> dict[str, Any]:
+def _new_record(comparison: Comparison) -> dict[str, Any]:
     config = comparison.entries[0].config
     return {
         "status": "running",
@@ -167,7 +165,7 @@ def _new_record(comparison: Comparison, command: Sequence[str] | None) -> dict[s
         "seeds": list(comparison.seeds),
         "plan": comparison.to_dict(),
         "config": config.to_dict(),
-        "environment": environment(command=command),
+        "environment": environment(),
         "rows": [],
     }
 

@@ -89,10 +89,9 @@ def _check_arguments(section: str, entry: Made, arguments: Mapping[str, Argument
 
 def _check_names(config: Config) -> None:
     from discover.lab.data import CLUSTERINGS, SOURCES
-    from discover.lab.data.entries import find
 
-    find(SOURCES, config.data.source)
-    find(CLUSTERINGS, config.clusters.by)
+    for entry in (SOURCES.find(config.data.source), CLUSTERINGS.find(config.clusters.by)):
+        entry.make  # noqa: B018  # a module that is not there is told here
 
 
 def _check_data(data: DataConfig) -> None:

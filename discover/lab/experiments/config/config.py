@@ -58,11 +58,7 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def override(self, assignments: Iterable[str]) -> Config:
-        """Applies ``key=value`` texts in order, as typed after ``--set``.
-
-        Raises:
-            ConfigError: an unknown key (with the nearest one), or a value of the wrong type.
-        """
+        """Applies ``key=value`` texts in order, as typed after ``--set``."""
         result = self
         for text in assignments:
             key, sep, value = text.partition("=")

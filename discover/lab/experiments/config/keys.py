@@ -53,9 +53,6 @@ def type_of(config: Config, key: str) -> Any:
 
     A key that another entry of the table has is known too: whether the chosen one has it is checked when the
     configuration is whole.
-
-    Raises:
-        ConfigError: an unknown key, with the nearest one.
     """
     fixed = key_types()
     if key in fixed:

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from discover.registry import OPTIMIZERS, Optimizer
 
 if TYPE_CHECKING:
@@ -101,6 +104,11 @@ class BatchConfig:
     groups: int = 8
     group_size: int = 32
     given: tuple[int, ...] = ()
+
+    @property
+    def given_ids(self) -> NDArray[np.int64] | None:
+        """`given` as a cycle of batches [T, G]; None where nothing is given."""
+        return np.reshape(self.given, (-1, self.groups)) if self.given else None
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,6 @@ def find_clusters(
       by: `last-layer`, the gradient of the last layer; or `projected`, a random projection of all of it.
       options: of the warm-up, and the seed.
       dataset: the data set, if it is there already; else images are read when they are asked for where that can be.
-
-    Returns:
-      A partition of the training split.
-
-    Raises:
-      ValueError: an unknown embedding, or more clusters than examples.
     """
     if by not in EMBEDDINGS:
         raise ValueError(f"unknown embedding {by!r}: choose from {', '.join(EMBEDDINGS)}")

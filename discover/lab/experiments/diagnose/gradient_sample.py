@@ -59,13 +59,7 @@ class DiagnosisOptions:
 
 
 class GradientSample:
-    """The examples, the network and the sample that everything is measured on.
-
-    Args:
-      config: the model, the batches and the label noise.
-      dataset: its training images may be `discover.lab.data.LazyExamples`.
-      options: how much is measured.
-    """
+    """The examples, the network and the sample that everything is measured on."""
 
     def __init__(self, config: Config, dataset: Dataset, options: DiagnosisOptions):
         self.dataset = dataset

@@ -61,9 +61,6 @@ def diagnose(
       dataset: the data set, if it is there already; else images are read when they are asked for where that can be.
       say: takes one line of progress.
 
-    Returns:
-      A `Diagnosis`.
-
     Raises:
       ValueError: the data set does not have the column.
     """
@@ -180,7 +177,7 @@ def _composition(work: GradientSample, name: str, ids: NDArray, num_clusters: in
     batches = work.config.batches
     if batches.composition not in ("balanced", "given"):
         return None
-    given = np.reshape(batches.given, (-1, batches.groups)) if batches.composition == "given" else None
+    given = batches.given_ids
     if given is not None and (name != work.given_for or given.max(initial=0) >= num_clusters):
         return None
     return BatchPlan(
@@ -196,7 +193,7 @@ def _as_drawn(work: GradientSample, gram: NDArray[np.float64]) -> dict[str, Any]
     """
     batches = work.config.batches
     classes, ids = np.unique(work.labels[work.chosen], return_inverse=True)
-    given = np.reshape(batches.given, (-1, batches.groups)) if batches.composition == "given" else None
+    given = batches.given_ids
     if given is not None and (work.given_for is None or given.max(initial=0) >= len(classes)):
         return None
     clustering = Clustering.from_column(ids)

@@ -17,8 +17,6 @@ from discover.lab.experiments.run.run import Member, run
 from discover.lab.training.errors import NonFiniteLoss
 from discover.lab.training.progress import Quiet
 
-__all__ = ["Race", "Steps", "until_target"]
-
 
 class _Reached(Exception):
     """Ends a training whose question is answered."""
@@ -50,15 +48,6 @@ def until_target(
     programs: MutableMapping[str, Any],
 ) -> tuple[int | None, float]:
     """Trains one member until an evaluation on the validation split reaches the target.
-
-    Args:
-      config: of the training; `training.eval_every` is how finely steps are counted.
-      values: hyperparameters of the member.
-      seed: of the member.
-      target: accuracy.
-      limit: steps after which it is given up.
-      dataset: with a validation split.
-      programs: compiled programs, shared between calls; start with {}.
 
     Returns:
       The step, None where the target was not reached (also where the loss did not stay finite); the best accuracy seen.
@@ -97,14 +86,7 @@ class Steps:
 
 @dataclass
 class Race:
-    """Counts steps to a target for many settings of the same data.
-
-    Args:
-      dataset: with a validation split.
-      limit: steps after which a training is given up.
-      tuning_seeds: on which hyperparameters are chosen; one alone would choose too large rates that had luck.
-      seeds: on which steps are counted.
-    """
+    """Counts steps to a target for many settings of the same data."""
 
     dataset: Dataset
     limit: int

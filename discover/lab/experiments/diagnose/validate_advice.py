@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.stats import rankdata
 
 from discover.lab.data import Clustering, Dataset
 from discover.lab.diagnostics.advisor import expected_gain, noise_ratio, recommend
@@ -90,10 +91,6 @@ def validate(
       rows: of an earlier record of the same settings: they are not measured again.
       say: takes one line of progress.
       save: takes the record after every setting.
-
-    Returns:
-      `rows` (one per setting), `rank_correlation`, Momentum's steps on shuffled batches (`shuffled`), what was tried
-      and what it ran on; JSON-able.
     """
     tried = tried or Validation()
     dataset = build_data(config) if dataset is None else dataset
@@ -270,15 +267,5 @@ def rank_correlation(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    ranks = [_ranks(values) for values in (a, b)]
-    spread = [rank.std() for rank in ranks]
-    if min(spread) == 0:
-        return float("nan")
-    return float(np.mean((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())) / (spread[0] * spread[1]))
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values sharing their mean rank."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts + 1) / 2)[inverse]
+    with np.errstate(invalid="ignore"):  # where all are equal there is no correlation
+        return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])

@@ -52,11 +52,7 @@ _FOR_ALL = tuple(one.name for one in fields(OptimizerConfig) if one.name not in 
 
 
 def read_preset(path: Path) -> Preset:
-    """The preset that a file describes; it is named after the file unless the file says otherwise.
-
-    Raises:
-        ConfigError: the file cannot be read, or has a key or a value that cannot be.
-    """
+    """The preset that a file describes; it is named after the file unless the file says otherwise."""
     tree = _read_tree(path)
     folder = str(path.resolve().parent)
     if folder not in sys.path:

@@ -28,25 +28,15 @@ PAPERS = ("discover", "discover_qhm", "discover_igt")
 
 @dataclass(frozen=True)
 class PaperPair:
-    """A tuned setting of a Discover optimizer, in the paper's letters.
+    """A tuned setting of a Discover optimizer, in the paper's letters."""
 
-    Attributes:
-        learning_rate: μ.
-        alpha: α, of the mean.
-        alpha_n: α_n, of the buffers.
-        num_groups: K, the cores of the setup in which it was tuned.
-        num_clusters: N, likewise.
-        nu: the γ of Discover-QHM, else None.
-        tail_fraction: of Discover-IGT, else None.
-    """
-
-    learning_rate: float
-    alpha: float
-    alpha_n: float
-    num_groups: int
-    num_clusters: int
-    nu: float | None = None
-    tail_fraction: float | None = None
+    learning_rate: float  # μ
+    alpha: float  # α, of the mean
+    alpha_n: float  # α_n, of the buffers
+    num_groups: int  # K, the cores of the setup in which it was tuned
+    num_clusters: int  # N, likewise
+    nu: float | None = None  # the γ of Discover-QHM, else None
+    tail_fraction: float | None = None  # of Discover-IGT, else None
 
     def printed(self) -> Hyperparameters:
         """For the `paper_*` optimizers."""

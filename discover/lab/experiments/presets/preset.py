@@ -50,9 +50,6 @@ class Preset:
 
         One that the preset does not name is at its own defaults, and what has none in the middle of what the table
         says is worth trying.
-
-        Raises:
-            UnknownName: there is no such optimizer.
         """
         entry = OPTIMIZERS.find(optimizer)
         if optimizer not in self.optimizers:

@@ -29,9 +29,6 @@ PRESETS: Table[Preset] = Table("preset", (digits(), digits_noise(), *paper_prese
 def get_preset(name: str) -> Preset:
     """Returns the preset of that name, or the one that `module:function` returns.
 
-    Raises:
-        UnknownName: there is none; the message names the nearest one.
-
     Example:
         >>> get_preset("digits").hyperparameters("momentum")
         {'learning_rate': 0.1, 'beta': 0.9}

@@ -10,11 +10,7 @@ from discover.lab.experiments.presets.presets import PRESETS, get_preset
 
 
 def configuration_of(what: str) -> tuple[Config, str]:
-    """The configuration that a preset's name, a source's name or a path stands for, and a name for its folder.
-
-    Raises:
-        ConfigError: it is none of them.
-    """
+    """The configuration that a preset's name, a source's name or a path stands for, and a name for its folder."""
     path = Path(what)
     if what not in PRESETS and what in SOURCES:
         return Config(name=what).with_values({"data.source": what}), what

@@ -21,8 +21,6 @@ from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.run.build import build_data
 from discover.lab.records import finite, write_text
 
-__all__ = ["DIGITS", "SMALL_CIFAR", "reproduce_advice", "small_images"]
-
 DIGITS = Validation()
 """How the advice was checked on the embedded digits."""
 SMALL_CIFAR = Validation(
@@ -58,17 +56,7 @@ def reproduce_advice(
     quick: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, dict[str, Any]]:
-    """Validates the advice on digits, and on small CIFAR-10 images where `data` says where CIFAR-10 is.
-
-    Args:
-      out_dir: takes `validation-digits.json` and `validation-cifar10.json`; what is there already is not trained again.
-      data: CIFAR-10's archive or folder; None leaves it out.
-      quick: a few settings only; for a look, or a test.
-      say: takes one line of progress.
-
-    Returns:
-      The records, by data set.
-    """
+    """Validates the advice on digits, and on small CIFAR-10 images where `data` says where CIFAR-10 is."""
     config = get_preset("digits").config
     jobs: dict[str, tuple[Config, Validation, Dataset]] = {"digits": (config, DIGITS, build_data(config))}
     if data is not None:

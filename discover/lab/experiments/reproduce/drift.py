@@ -29,8 +29,6 @@ from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.training.devices import Devices
 from discover.lab.training.feed import draw_batches
 
-__all__ = ["drift_of", "measure_drift"]
-
 
 def measure_drift(
     config: Config,
@@ -40,12 +38,6 @@ def measure_drift(
     check_time: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Trains one seed of a Discover optimizer and measures the drift after every dispatch.
-
-    Args:
-        config: with one seed, an optimizer that keeps a buffer per cluster.
-        dataset: what ``config.data`` describes.
-        programs: compiled programs of earlier runs, to be reused and added to.
-        check_time: called between dispatches; raises when the time is up.
 
     Returns:
         ``[{"step", "loss", "drift"}, ...]``: mean training loss since the last line, and ‖ḡ − Σ p_n g_n‖/‖Σ p_n g_n‖.
@@ -77,11 +69,7 @@ def measure_drift(
 
 
 def drift_of(opt_state: Any, probs: Any) -> jax.Array:
-    """‖ḡ − Σ_n p_n g_n‖/‖Σ_n p_n g_n‖ of an optimizer's state, over all parameters.
-
-    Raises:
-        ValueError: the optimizer keeps no buffer per cluster.
-    """
+    """‖ḡ − Σ_n p_n g_n‖/‖Σ_n p_n g_n‖ of an optimizer's state, over all parameters."""
     found = [x for x in jax.tree.leaves(opt_state, is_leaf=_is_state) if _is_state(x)]
     if len(found) != 1:
         raise ValueError(f"expected one state with a buffer per cluster, found {len(found)}")

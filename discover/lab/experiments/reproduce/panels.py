@@ -24,46 +24,27 @@ OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003), "muon": (0.0003,
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a panel's table.
+    """One line of a panel's table."""
 
-    Attributes:
-        label: `OPTIMIZER` or `OPTIMIZER-VARIANT`, unique in its panel.
-        config: everything but the learning rate and the seed.
-        learning_rates: the grid.
-        facets: what the figure arranges the rows by.
-        reference: whether it is drawn as a line to compare with (the control).
-    """
-
-    label: str
-    config: Config
-    learning_rates: tuple[float, ...]
-    facets: Mapping[str, Any] = field(default_factory=dict)
-    reference: bool = False
+    label: str  # `OPTIMIZER` or `OPTIMIZER-VARIANT`, unique in its panel
+    config: Config  # everything but the learning rate and the seed
+    learning_rates: tuple[float, ...]  # the grid
+    facets: Mapping[str, Any] = field(default_factory=dict)  # what the figure arranges the rows by
+    reference: bool = False  # whether it is drawn as a line to compare with (the control)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A table and a figure.
+    """A table and a figure."""
 
-    Attributes:
-        name: of its folder.
-        title: of its figure.
-        rows: in the order of the table.
-        seeds: of the chosen learning rate.
-        tuning_seeds: of every learning rate.
-        figure: how it is drawn.
-        checkpoints: whether its runs are long enough to be worth continuing in the middle.
-        extensions: how many rates a row may add to its grid, one at a time, while the best one is at its end.
-    """
-
-    name: str
-    title: str
-    rows: tuple[Row, ...]
-    seeds: tuple[int, ...]
-    tuning_seeds: tuple[int, ...]
-    figure: Figure = "comparison"
-    checkpoints: bool = False
-    extensions: int = 0
+    name: str  # of its folder
+    title: str  # of its figure
+    rows: tuple[Row, ...]  # in the order of the table
+    seeds: tuple[int, ...]  # of the chosen learning rate
+    tuning_seeds: tuple[int, ...]  # of every learning rate
+    figure: Figure = "comparison"  # how it is drawn
+    checkpoints: bool = False  # whether its runs are long enough to be worth continuing in the middle
+    extensions: int = 0  # how many rates a row may add to its grid, one at a time, while the best one is at its end
 
     @property
     def num_trainings(self) -> int:
@@ -74,18 +55,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Result:
-    """One of our results, at some scale.
+    """One of our results, at some scale."""
 
-    Attributes:
-        name: one of :data:`RESULTS`.
-        question: what it answers.
-        panels: in order.
-        drift: rows (panel, label) of which ‖ḡ − Σ p_n g_n‖ is measured as well, at the learning rate chosen for them.
-    """
-
-    name: str
-    question: str
-    panels: tuple[Panel, ...]
+    name: str  # one of :data:`RESULTS`
+    question: str  # what it answers
+    panels: tuple[Panel, ...]  # in order
+    # rows (panel, label) of which ‖ḡ − Σ p_n g_n‖ is measured as well, at the learning rate chosen for them
     drift: tuple[tuple[str, str], ...] = ()
 
 

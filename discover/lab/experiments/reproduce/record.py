@@ -25,17 +25,7 @@ def write_panel_record(
     data: str | None,
     overrides: Sequence[str],
 ) -> dict[str, Any]:
-    """Writes what is known of a panel, and returns it.
-
-    Args:
-        result: whose panel it is.
-        panel: the panel.
-        directory: of the panel; its rows' runs are in it.
-        done: rows that are done, by label.
-        status: `running`, `stopped` or `finished`.
-        data: the name of the data, if any was loaded.
-        overrides: texts that the user gave.
-    """
+    """Writes what is known of a panel, and returns it."""
     rows = [done[row.label] for row in panel.rows if row.label in done]
     config = panel.rows[0].config
     batches = dict.fromkeys(describe_batches(row.config) for row in panel.rows if not row.reference)

@@ -9,35 +9,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Scale:
-    """How large everything is.
+    """How large everything is."""
 
-    Attributes:
-        name: as typed after ``--scale``.
-        presets: which preset stands for which clusters.
-        changes: of every configuration, by dotted key.
-        batch: examples in a batch, in however many groups.
-        seeds: of the chosen learning rate.
-        tuning_seeds: of every learning rate.
-        every_rate: take each n-th learning rate of the grids.
-        extensions: how many rates a row may add to its grid.
-        betas: of result e.
-        nus: of result e.
-        noise_length: how much longer than clean ones runs with label noise are.
-        long_length: the same for the long run.
-    """
-
-    name: str
-    presets: Mapping[str, str]
-    changes: Mapping[str, Any]
-    batch: int
-    seeds: tuple[int, ...]
-    tuning_seeds: tuple[int, ...]
-    every_rate: slice
-    extensions: int
-    betas: tuple[float, ...]
-    nus: tuple[float, ...]
-    noise_length: float
-    long_length: float
+    name: str  # as typed after ``--scale``
+    presets: Mapping[str, str]  # which preset stands for which clusters
+    changes: Mapping[str, Any]  # of every configuration, by dotted key
+    batch: int  # examples in a batch, in however many groups
+    seeds: tuple[int, ...]  # of the chosen learning rate
+    tuning_seeds: tuple[int, ...]  # of every learning rate
+    every_rate: slice  # take each n-th learning rate of the grids
+    extensions: int  # how many rates a row may add to its grid
+    betas: tuple[float, ...]  # of result e
+    nus: tuple[float, ...]  # of result e
+    noise_length: float  # how much longer than clean ones runs with label noise are
+    long_length: float  # the same for the long run
 
 
 SCALES: Mapping[str, Scale] = {

@@ -7,8 +7,7 @@ simulation of `docs/theory.md` and writes what the figures are drawn from.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ import optax
 
 from discover import Clusters, discover, momentum, paper_discover, sgd
 from discover.lab import theory
+from discover.registry import choose
 
 __all__ = ["Setting", "make_settings", "optimizer_for", "random_problems", "simulate", "starting_points"]
 
@@ -54,55 +54,36 @@ def simulate(
     Returns:
       `[T + 1]`, or `[problems, T + 1]`.
     """
-    one = partial(
-        _mean_squared_error,
-        make_optimizer=make_optimizer,
-        num_steps=num_steps,
-        num_groups=num_groups,
-        group_size=group_size,
-        num_seeds=num_seeds,
-    )
+    num_examples = problem.gradients_at_optimum.shape[-2]
+
+    def one(problem: theory.Problem, hyperparameters: Any, start: jax.Array, key: jax.Array) -> jax.Array:
+        tx = make_optimizer(hyperparameters)
+        # Where one cluster ends and the next begins on [0, 1); the last one takes what rounding leaves.
+        ends = jnp.cumsum(problem.probs)[:-1]
+
+        def one_seed(seed_key: jax.Array) -> jax.Array:
+            def step(carry, step_key):
+                theta, state = carry
+                # One draw for everything: the random bits cost more than the gradients of such small problems.
+                draws = jax.random.uniform(step_key, (num_groups, 1 + group_size), ends.dtype)
+                ids = jnp.sum(draws[:, :1] >= ends, axis=1)
+                examples = (draws[:, 1:] * num_examples).astype(jnp.int32)
+                per_example = jax.vmap(jax.vmap(problem.gradient, (None, None, 0)), (None, 0, 0))
+                grads = jnp.mean(per_example(theta, ids, examples), axis=1)
+                updates, state = tx.update(grads, state, theta, cluster_ids=ids)
+                theta = theta + updates
+                return (theta, state), jnp.sum((theta - problem.optimum) ** 2)
+
+            keys = jax.random.split(seed_key, num_steps)
+            _, errors = jax.lax.scan(step, (start, tx.init(start)), keys)
+            return jnp.concatenate([jnp.sum((start - problem.optimum) ** 2)[None], errors])
+
+        return jnp.mean(jax.vmap(one_seed)(jax.random.split(key, num_seeds)), axis=0)
+
     if problem.optimum.ndim == 1:
         return jax.jit(one)(problem, hyperparameters, start, key)
     keys = jax.random.split(key, problem.optimum.shape[0])
     return jax.jit(jax.vmap(one))(problem, hyperparameters, start, keys)
-
-
-def _mean_squared_error(
-    problem: theory.Problem,
-    hyperparameters: Any,
-    start: jax.Array,
-    key: jax.Array,
-    *,
-    make_optimizer: MakeOptimizer,
-    num_steps: int,
-    num_groups: int,
-    group_size: int,
-    num_seeds: int,
-) -> jax.Array:
-    tx = make_optimizer(hyperparameters)
-    num_examples = problem.gradients_at_optimum.shape[1]
-    # Where one cluster ends and the next begins on [0, 1); the last one takes what rounding leaves.
-    ends = jnp.cumsum(problem.probs)[:-1]
-
-    def one_seed(seed_key: jax.Array) -> jax.Array:
-        def step(carry, step_key):
-            theta, state = carry
-            # One draw for everything: the random bits cost more than the gradients of such small problems.
-            draws = jax.random.uniform(step_key, (num_groups, 1 + group_size), ends.dtype)
-            ids = jnp.sum(draws[:, :1] >= ends, axis=1)
-            examples = (draws[:, 1:] * num_examples).astype(jnp.int32)
-            per_example = jax.vmap(jax.vmap(problem.gradient, (None, None, 0)), (None, 0, 0))
-            grads = jnp.mean(per_example(theta, ids, examples), axis=1)
-            updates, state = tx.update(grads, state, theta, cluster_ids=ids)
-            theta = theta + updates
-            return (theta, state), jnp.sum((theta - problem.optimum) ** 2)
-
-        keys = jax.random.split(seed_key, num_steps)
-        _, errors = jax.lax.scan(step, (start, tx.init(start)), keys)
-        return jnp.concatenate([jnp.sum((start - problem.optimum) ** 2)[None], errors])
-
-    return jnp.mean(jax.vmap(one_seed)(jax.random.split(key, num_seeds)), axis=0)
 
 
 def optimizer_for(name: str, clusters: Clusters) -> MakeOptimizer:
@@ -112,9 +93,6 @@ def optimizer_for(name: str, clusters: Clusters) -> MakeOptimizer:
       name: `sgd`; `momentum` (β = 0.9); `discover` (Theorem 1's: ν = 0, β = 1 − α, proportional rate);
         `multi_momentum` (the same with ν = 1); or `paper_discover` (Algorithm 1 as printed, α_n = α/p_n).
       clusters: the problem's clusters.
-
-    Raises:
-      ValueError: an unknown name.
     """
     makers: dict[str, MakeOptimizer] = {
         "sgd": lambda h: sgd(h["mu"]),
@@ -123,15 +101,13 @@ def optimizer_for(name: str, clusters: Clusters) -> MakeOptimizer:
         "multi_momentum": lambda h: discover(h["mu"], clusters, beta=1 - h["alpha"], nu=1.0),
         "paper_discover": lambda h: paper_discover(h["mu"], clusters, alpha=h["alpha"]),
     }
-    if name not in makers:
-        raise ValueError(f"unknown optimizer {name!r}: choose from {', '.join(makers)}")
-    return makers[name]
+    return makers[choose("optimizer", name, makers)]
 
 
 class Setting(NamedTuple):
     """A family of random problems that share shapes, cluster probabilities and the way batches are drawn."""
 
-    kind: str  # quadratic or logistic
+    kind: Literal["quadratic", "logistic"]
     probs: tuple[float, ...]
     num_groups: int
     group_size: int
@@ -160,7 +136,6 @@ def random_problems(
       The stacked problems, and the hyperparameters `{"mu", "alpha"}` `[problems]` of each.
     """
     rng = np.random.default_rng(seed)
-    make = {"quadratic": theory.quadratic, "logistic": theory.logistic}[setting.kind]
     columns = {
         "in_cluster_variance": 10.0 ** rng.uniform(-1, 1, num_problems),
         "between_cluster_variance": 10.0 ** rng.uniform(-2, 3, num_problems),
@@ -169,8 +144,9 @@ def random_problems(
     columns["smoothness"] = columns["strong_convexity"] * rng.uniform(1.2, 4.0, num_problems)
 
     def generate(key: jax.Array, row: dict[str, jax.Array]) -> theory.Problem:
-        return make(
-            key, num_clusters=len(setting.probs), num_examples=num_examples, dim=dim, probs=setting.probs, **row
+        probs, number = setting.probs, len(setting.probs)
+        return theory.make_problem(
+            setting.kind, key, num_clusters=number, num_examples=num_examples, dim=dim, probs=probs, **row
         )
 
     problems = jax.jit(jax.vmap(generate))(jax.random.split(jax.random.key(seed), num_problems), columns)

@@ -27,8 +27,6 @@ from discover.lab.experiments.reproduce.simulate import (
 )
 from discover.lab.records import write_text
 
-__all__ = ["reproduce_theory"]
-
 OPTIMIZERS = ("sgd", "momentum", "discover", "multi_momentum", "paper_discover")
 NUM_CLUSTERS, DIM, NUM_EXAMPLES = 10, 10, 16
 ALPHA = 0.1  # = p_min, the largest that the theorem allows
@@ -43,16 +41,7 @@ def reproduce_theory(
     quick: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Reruns the simulations of `docs/theory.md` and writes `theory.json` into `out_dir`.
-
-    Args:
-      out_dir: made where it is missing.
-      quick: few seeds, steps and problems; for a look, or a test. The documentation's figures are not quick.
-      say: takes one line of progress.
-
-    Returns:
-      What was written: `settings`, `bound`, `trajectory`, `between`, `step_size`, `scaling` and `groups`.
-    """
+    """Reruns the simulations of `docs/theory.md` and writes `theory.json` into `out_dir`."""
     with Folder(out_dir).claim() as folder:
         record = _simulate(quick, say)
         write_text(folder.path / "theory.json", json.dumps(record, indent=1) + "\n")
@@ -125,7 +114,8 @@ def _stack(between: np.ndarray) -> theory.Problem:
     """One quadratic problem at several between-cluster variances: the same Hessians, noise and directions."""
 
     def make(variance: jax.Array) -> theory.Problem:
-        return theory.quadratic(
+        return theory.make_problem(
+            "quadratic",
             jax.random.key(0),
             num_clusters=NUM_CLUSTERS,
             num_examples=NUM_EXAMPLES,

@@ -33,8 +33,6 @@ from discover.lab.experiments.reproduce.record import write_panel_record
 from discover.lab.experiments.reproduce.units import Pool, merge_runs, unit_config, unit_name
 from discover.lab.training.signals import StopRequest
 
-__all__ = ["next_rate", "panel_dir", "reproduce", "slug"]
-
 DRIFT = "drift.json"
 
 
@@ -44,32 +42,19 @@ def reproduce(
     *,
     minutes: float | None = None,
     say: Callable[[str], None] = lambda line: None,
-    command: Sequence[str] | None = None,
     programs: MutableMapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Trains what is missing of ``result`` and writes each panel's record.
 
-    Args:
-        result: what :func:`discover.lab.experiments.reproduce.results.get_result` returned.
-        out: the folder that all results share.
-        minutes: stop after the unit in progress when this much time has passed.
-        say: takes one line of progress for each row.
-        command: the command line for the records.
-        programs: compiled programs to reuse and add to.
-        overrides: noted in the records; they are part of ``result`` already.
-
     Returns:
         ``{"result", "status": "finished" | "stopped", "panels": {name: record}}``.
-
-    Raises:
-        RunError: from training; what was trained is kept.
     """
     found: dict[str, Any] = {}
     status = "finished"
     with StopRequest() as stop:
         limit = Deadline(None if minutes is None else 60 * minutes, stop)
-        pool = Pool(Path(out), limit, command, {} if programs is None else programs)
+        pool = Pool(Path(out), limit, {} if programs is None else programs)
         found |= _panels(result, pool, say, list(overrides))
         if any(record["status"] != "finished" for record in found.values()):
             status = "stopped"

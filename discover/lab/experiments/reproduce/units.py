@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from discover.lab import records
+from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.deadline import Deadline
 from discover.lab.experiments.folder import claim
@@ -19,19 +20,15 @@ from discover.lab.experiments.run.build import build_clustering, build_data
 from discover.lab.experiments.run.run import run
 from discover.lab.training.errors import NonFiniteLoss
 
-__all__ = ["Pool", "is_done", "merge_runs", "unit_config", "unit_name"]
-
 
 class Pool:
     """The units of a folder; trains those that are missing."""
 
-    def __init__(
-        self, out: Path, limit: Deadline, command: Sequence[str] | None, programs: MutableMapping[str, Any]
-    ) -> None:
-        self.out, self.limit, self.command, self.programs = out, limit, command, programs
+    def __init__(self, out: Path, limit: Deadline, programs: MutableMapping[str, Any]) -> None:
+        self.out, self.limit, self.programs = out, limit, programs
         self.trained = 0
         self.data_name: str | None = None
-        self._datasets: dict[str, Any] = {}
+        self._datasets: dict[str, Dataset] = {}
 
     def member(self, config: Config, checkpoints: bool) -> dict[str, Any]:
         """The one member of a unit's summary, with null in place of what diverged."""
@@ -47,7 +44,7 @@ class Pool:
                 self.trained += 1
         return path
 
-    def dataset(self, config: Config) -> Any:
+    def dataset(self, config: Config) -> Dataset:
         """The unit's data; the last one used is kept, since units that follow each other mostly share theirs."""
         data = config.data
         key = json.dumps([data.source, data.path, data.size, data.validation, data.split_seed])
@@ -58,7 +55,7 @@ class Pool:
 
     def _train(self, config: Config, path: Path, checkpoints: bool) -> None:
         config = self._with_clusters_file(config)
-        options: dict[str, Any] = {"command": self.command, "programs": self.programs, "dataset": self.dataset(config)}
+        options: dict[str, Any] = {"programs": self.programs, "dataset": self.dataset(config)}
         try:
             # Without checkpoints there is nothing to go on from, and what is left may remember the data elsewhere.
             run(config, path, checkpoints=checkpoints, resume=checkpoints, overwrite=not checkpoints, **options)
@@ -88,20 +85,9 @@ def merge_runs(units: Sequence[Path], target: Path, config: Config) -> dict[str,
         if summary.get("diverged"):
             member["final"] = None
     lines = [line for unit in units for line in records.read_metrics(unit)]
-    target.mkdir(parents=True, exist_ok=True)
-    summary = {
-        **summaries[0],
-        "status": "finished",
-        "seeds": [member["seed"] for member in members],
-        "members": members,
-        "final": records.gather_final(members),
-    }
-    records.write_text(target / records.CONFIG, config.to_json())
-    records.write_json(target / records.ENVIRONMENT, records.read_json(units[0] / records.ENVIRONMENT))
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    records.write_text(target / records.METRICS, text)
-    records.write_json(target / records.SUMMARY, summary)
-    return summary
+    environment = records.read_json(units[0] / records.ENVIRONMENT)
+    summary = {**summaries[0], "status": "finished"}
+    return records.write_run(target, config.to_dict(), environment, lines, summary, members)
 
 
 def unit_config(row: Row, learning_rate: float, seed: int) -> Config:

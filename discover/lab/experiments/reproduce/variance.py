@@ -13,8 +13,6 @@ from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.run.run import run
 
-__all__ = ["OPTIMIZERS", "SETTINGS", "reproduce_variance", "variance_config"]
-
 OPTIMIZERS = ("sgd", "momentum", "discover")
 """Whose variance is tracked."""
 SETTINGS = {"clean": 0.0, "noise": 0.8}
@@ -42,13 +40,7 @@ def variance_config(optimizer: str, noise: float, *, quick: bool = False) -> Con
 def reproduce_variance(
     out_dir: str | Path, *, quick: bool = False, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, dict[str, Path]]:
-    """Trains what is not trained yet, and returns where every run is: by setting, then by optimizer.
-
-    Args:
-      out_dir: takes a run directory for every setting and optimizer; finished ones are kept, stopped ones go on.
-      quick: few steps and seeds; for a look, or a test.
-      say: takes one line of progress.
-    """
+    """Trains what is not trained yet, and returns where every run is: by setting, then by optimizer."""
     runs: dict[str, dict[str, Path]] = {}
     programs: dict[str, Any] = {}
     for setting, noise in SETTINGS.items():

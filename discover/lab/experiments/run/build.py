@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from discover.lab.experiments.config.config import ClustersConfig, Config, Confi
 from discover.lab.models import Network, build_network, conv_as_matmul
 from discover.lab.training.learning_rate import schedule
 from discover.lab.training.programs import Members
-from discover.lab.training.step import Hyper
+from discover.lab.training.step import Hyper, MakeOptimizer
 from discover.registry import OPTIMIZERS
 
 SMALL_MODEL = 3_000_000
@@ -69,7 +69,7 @@ def build_plan(config: Config, dataset: Dataset, seed: int, cluster_names: Seque
         composition=config.batches.composition,
         seed=seed,
         noise=noise,
-        given=np.reshape(config.batches.given, (-1, config.batches.groups)) if config.batches.given else None,
+        given=config.batches.given_ids,
     )
 
 
@@ -184,7 +184,7 @@ def build_members(
     return Members(*values), seeds
 
 
-def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper], Any]:
+def optimizer_factory(config: Config, probs: Sequence[float]) -> MakeOptimizer:
     """Returns ``hyper -> optimizer``, to be called inside compiled code with traced hyperparameters."""
     settings, entry = config.optimizer, config.optimizer.entry
     options: dict[str, Any] = {
@@ -196,7 +196,7 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> Callable[[Hyper
         options["clusters"] = discover.Clusters(probs)
     name = config.training.schedule
 
-    def make(hyper: Hyper) -> Any:
+    def make(hyper: Hyper) -> optax.GradientTransformationExtraArgs:
         rate = schedule(name, hyper["learning_rate"], hyper["warmup_steps"], hyper["total_steps"])
         tx = entry.make(rate, **{key: hyper[key] for key in entry.hyperparameters if key in hyper}, **options)
         return tx if entry.clustered or entry.name in OPTIMIZERS else _fed_the_mean(tx)

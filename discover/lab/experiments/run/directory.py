@@ -40,14 +40,7 @@ class RunDirectory(Folder):
         return super().state()
 
     def take(self, config: Config, members: list[dict[str, Any]], *, resume: bool, overwrite: bool = False) -> bool:
-        """Takes the folder for a run; returns whether it holds this very run, finished.
-
-        Args:
-            config: of the run.
-            members: its members, as summary.json has them.
-            resume: whether to go on with what is there.
-            overwrite: whether a run that is there is to be replaced; :meth:`clear` deletes it.
-        """
+        """Takes the folder for a run; returns whether it holds this very run, finished."""
         self.claim()
         self._resumed = self.open(settings(config, members), resume=resume, overwrite=overwrite)
         return self._resumed and records.is_finished(self.path)

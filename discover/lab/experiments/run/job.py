@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,62 +17,54 @@ from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.experiments.run.results import RunResult, member_summaries, result_of
 from discover.lab.experiments.run.team import Team
+from discover.lab.experiments.run.track_variance import VarianceProbe
 from discover.lab.training.checkpoint import Checkpoints
 from discover.lab.training.learning_rate import factor
-from discover.lab.training.loop import LoopData, LoopSettings, train
+from discover.lab.training.loop import LoopData, LoopSettings, Probe, train
 from discover.lab.training.metrics import MemberLog
 from discover.lab.training.programs import Members
 from discover.lab.training.progress import Progress
 from discover.lab.training.signals import StopRequest
 
 
+@dataclass
 class Job:
     """The parts of one run, trained one after the other."""
 
-    def __init__(
-        self,
-        config: Config,
-        everyone: list[Member],
-        explicit: bool,
-        names: Sequence[str],
-        directory: RunDirectory | None,
-        progress: Progress,
-        checkpoints: bool,
-        tensorboard: bool,
-        programs: MutableMapping[str, Any] | None,
-        dataset: Dataset | None,
-        stack: contextlib.ExitStack,
-        team: Team | None,
-        overwrite: bool,
-    ):
-        self.config, self.everyone, self.explicit, self.names = config, everyone, explicit, names
-        self.directory, self.progress, self.checkpoints, self.stack = directory, progress, checkpoints, stack
-        self.team = team = Team() if team is None else team
+    config: Config
+    everyone: list[Member]
+    explicit: bool  # whether the members were given, and are told apart by their numbers
+    names: Sequence[str]  # of the hyperparameters that are arguments of the programs
+    directory: RunDirectory | None
+    progress: Progress
+    checkpoints: bool
+    shared: MutableMapping[str, Any]  # programs of earlier runs
+    team: Team
+    stack: contextlib.ExitStack  # closes what the job opens
+    loaded: Dataset | None = None
+
+    def __post_init__(self) -> None:
+        config, team = self.config, self.team
         self.devices = team.devices
-        self.dataset = team.load(config, dataset)
-        self.steps = total_steps(config, self.dataset)
-        self.network = build_network_for(config, self.dataset)
-        self.plans = team.plans(config, self.dataset, sorted({m.seed for m in everyone}))
-        self.dataset = team.hold(self.dataset, self.plans.values(), self.steps)
+        dataset = team.load(config, self.loaded)
+        self.steps = total_steps(config, dataset)
+        self.network = build_network_for(config, dataset)
+        self.plans = team.plans(config, dataset, sorted({m.seed for m in self.everyone}))
+        self.dataset = team.hold(dataset, self.plans.values(), self.steps)
         probs = next(iter(self.plans.values())).probs
-        shared = programs if programs is not None else {}
-        self.programs = shared_programs(shared, config, self.dataset, self.network, names, probs, team.devices)
+        self.programs = shared_programs(
+            self.shared, config, self.dataset, self.network, self.names, probs, team.devices
+        )
         self.compiled_before = self.programs.compile_seconds
         self.lines: list[dict[str, Any]] = []
         self.logs: list[tuple[int, MemberLog]] = []  # of each part, with the number of its first member
         self.train_seconds, self.trained_steps = 0.0, 0
         self.writer: records.MetricsWriter | None = None
         self.sinks: list[Callable[[list[dict[str, Any]]], None]] = []
-        self.variance: Any = None
+        self.variance: VarianceProbe | None = None
         self.data = self._device_data()
         # How long one of them reads says nothing about it: only from here on are the processes compared.
         team.processes.wait_for_all()
-        if overwrite and directory is not None:
-            directory.clear()  # not before: data that is not there should cost nobody the run that is
-        if tensorboard and directory is not None and team.first:
-            from discover.lab.experiments.run.tensorboard import event_writer
-
-            self.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
 
     def train(self) -> RunResult:
         """Trains all parts and writes the summary."""
@@ -162,12 +155,10 @@ class Job:
         self.trained_steps += result.trained_steps
         return offset["length"] if passed or self.writer is None else self.writer.sync()
 
-    def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Any] | None:
+    def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Probe] | None:
         """What measures the between-cluster variance, where that is asked for."""
         if not self.config.training.track_variance:
             return None
-        from discover.lab.experiments.run.track_variance import VarianceProbe
-
         if self.variance is None:
             self.variance = VarianceProbe(self.config, self.dataset, self.network, self.plans)
         return "variance", self.variance.bind(seeds, arrays, self.data.images)

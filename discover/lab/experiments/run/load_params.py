@@ -30,8 +30,21 @@ from discover.lab.training.errors import RunError
 from discover.registry import choose
 
 
-def restore_params(path: Path, *, which: str = "last", dataset: Dataset | None = None) -> tuple[Config, Any]:
-    """See :func:`discover.lab.experiments.run.run.load_params`."""
+def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | None = None) -> tuple[Config, Any]:
+    """Reads the parameters that a run would be evaluated at (IGT's true ones).
+
+    Args:
+        out_dir: a run directory with checkpoints.
+        which: `last`, or `best` (by accuracy on the validation split, where there is one).
+        dataset: with the shape and classes that it was trained on, where ``config.data`` does not load them here.
+
+    Returns:
+        The configuration, and the parameters as nested dictionaries with leaves [M, ...], one row per member.
+
+    Raises:
+        RunError: there is no run, or it has no (whole) checkpoint.
+    """
+    path = Path(out_dir)
     choose("checkpoint", which, ("last", "best"))
     if not (path / records.CONFIG).exists():
         raise RunError(f"{path} holds no run")

@@ -12,11 +12,7 @@ from discover.lab.training.step import Prepare
 
 
 def build_prepare(config: Config, dataset: Dataset) -> tuple[Prepare, Callable[[jax.Array], jax.Array]]:
-    """Returns the preparation of a training group, and that of evaluation examples.
-
-    Raises:
-        DataError: the configuration crops, flips or mixes examples that are no images.
-    """
+    """Returns the preparation of a training group, and that of evaluation examples."""
     data = config.data
     mix = "cluster" if config.clusters.entry.augments else data.mix
     if len(dataset.example_shape) != 3 and (

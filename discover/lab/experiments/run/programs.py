@@ -28,17 +28,7 @@ def shared_programs(
     probs: Sequence[float],
     devices: Devices,
 ) -> Programs:
-    """The programs of a run, taken from those of earlier runs where they are the same, and added to them.
-
-    Args:
-        shared: programs by key; runs that differ in the optimizer only share the model's.
-        config: of the run.
-        dataset: its data.
-        network: its model.
-        names: the hyperparameters that are arguments, see :func:`traced_names`.
-        probs: of the clusters.
-        devices: that compute.
-    """
+    """The programs of a run, taken from those of earlier runs where they are the same, and added to them."""
     on = f"on {devices.count} devices "
     key = on + program_key(config, names, probs)
     if devices.several:
@@ -58,15 +48,7 @@ def build_programs(
     probs: Sequence[float],
     model: ModelPrograms | None = None,
 ) -> Programs:
-    """The programs of a run; learning rates, seeds and lengths are their arguments.
-
-    Args:
-        config: of the run.
-        dataset: its data.
-        network: its model.
-        probs: of the clusters.
-        model: what does not depend on the optimizer, where it is there already; None: made here, for one device.
-    """
+    """The programs of a run; learning rates, seeds and lengths are their arguments."""
     model = _model_programs(config, dataset, network, Devices()) if model is None else model
     training, dtype = config.training, config.optimizer.exchange_dtype
     devices, merge_groups = model.devices, not config.optimizer.entry.clustered

@@ -22,7 +22,6 @@ validation split, at every evaluation. Steps count from 1: a line says what was 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,11 @@ from discover.lab import records
 from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.run.build import Member, traced_names
-from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.experiments.run.job import Job
+from discover.lab.experiments.run.load_params import load_params
 from discover.lab.experiments.run.results import MemberResult, RunResult, describe, result_of
 from discover.lab.experiments.run.team import Team
+from discover.lab.experiments.run.tensorboard import event_writer
 from discover.lab.training.errors import RunError, RunStopped
 from discover.lab.training.progress import Progress, Quiet
 
@@ -53,7 +53,6 @@ def run(
     progress: Progress | None = None,
     checkpoints: bool = True,
     tensorboard: bool = False,
-    command: Sequence[str] | None = None,
     programs: MutableMapping[str, Any] | None = None,
     dataset: Dataset | None = None,
     team: Team | None = None,
@@ -69,7 +68,6 @@ def run(
         progress: is told what happens.
         checkpoints: whether to write any.
         tensorboard: also write event files.
-        command: the command line for the records.
         programs: compiled programs of earlier runs in this process, to be reused and added to; start with {}.
             Runs that differ only in learning rates, seeds and lengths share all of them; runs with different
             optimizers on the same model and data share the initial parameters' and the evaluation's.
@@ -88,38 +86,27 @@ def run(
     if not everyone:
         raise ConfigError("members needs at least one member, got none")
     names = traced_names(config, everyone)
-    progress = progress if progress is not None and (team is None or team.first) else Quiet()
+    team = Team() if team is None else team
+    progress = progress if progress is not None and team.first else Quiet()
     with contextlib.ExitStack() as stack:
-        if team is not None:
-            team.check(config)
-            stack.enter_context(team.processes.watching())
-            team.compare(config, describe(everyone))
+        team.check(config)
+        stack.enter_context(team.processes.watching())
+        team.compare(config, describe(everyone))
         directory = None
         if out_dir is not None:
-            path = Path(out_dir)
-            directory = stack.enter_context(RunDirectory(path) if team is None else team.directory(path))
+            directory = stack.enter_context(team.directory(Path(out_dir)))
             if directory.take(config, describe(everyone), resume=resume, overwrite=overwrite):
                 summary = records.read_summary(directory.path) or {}
                 return result_of(summary, records.read_metrics(directory.path), directory.path, explicit)
-        job = Job(
-            config,
-            everyone,
-            explicit,
-            names,
-            directory,
-            progress,
-            checkpoints,
-            tensorboard,
-            programs,
-            dataset,
-            stack,
-            team,
-            overwrite,
-        )
+        shared = {} if programs is None else programs
+        job = Job(config, everyone, explicit, names, directory, progress, checkpoints, shared, team, stack, dataset)
         if directory is not None:
+            if overwrite:
+                directory.clear()  # not before: data that is not there should cost nobody the run that is
+            if tensorboard and team.first:
+                job.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
             devices = [device.device_kind for device in jax.devices()]
-            argv = list(sys.argv if command is None else command)
-            directory.begin(config, describe(everyone), records.environment(devices, jax.default_backend(), argv))
+            directory.begin(config, describe(everyone), records.environment(devices, jax.default_backend()))
         try:
             return job.train()
         except (RunError, KeyboardInterrupt) as error:
@@ -130,22 +117,3 @@ def run(
             if not isinstance(error, RunStopped):
                 progress.finish(status=status)
             raise
-
-
-def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | None = None) -> tuple[Config, Any]:
-    """Reads the parameters that a run would be evaluated at (IGT's true ones).
-
-    Args:
-        out_dir: a run directory with checkpoints.
-        which: `last`, or `best` (by accuracy on the validation split, where there is one).
-        dataset: with the shape and classes that it was trained on, where ``config.data`` does not load them here.
-
-    Returns:
-        The configuration, and the parameters as nested dictionaries with leaves [M, ...], one row per member.
-
-    Raises:
-        RunError: there is no run, or it has no (whole) checkpoint.
-    """
-    from discover.lab.experiments.run.load_params import restore_params
-
-    return restore_params(Path(out_dir), which=which, dataset=dataset)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from discover.lab import records
-from discover.lab.data import CLUSTERINGS, BatchPlan, Dataset, Split
+from discover.lab.data import CLUSTERINGS, BatchPlan, Dataset, Examples, Split
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.folder import LOCK
 from discover.lab.experiments.run.build import build_clustering, build_data, build_plan
@@ -56,15 +56,7 @@ class Team:
         *,
         timeout: float = TIMEOUT,
     ) -> Team | None:
-        """What the options of the command line ask for; None where they ask for nothing.
-
-        Args:
-            devices: `all` or a number; None: `all` with several processes, otherwise one device.
-            coordinator: HOST:PORT of the first process; `auto` lets JAX find out everything by itself.
-            num_processes: how many there are.
-            process_id: which one this is, from 0.
-            timeout: seconds after which a worker without a sign of life is lost.
-        """
+        """What the options of the command line ask for; None where they ask for nothing."""
         if coordinator is None and num_processes is None and process_id is None:
             return None if devices is None else cls(devices)
         connect(None if coordinator == "auto" else coordinator, num_processes, process_id, timeout=timeout)
@@ -109,12 +101,7 @@ class Team:
                 )
 
     def load(self, config: Config, dataset: Dataset | None = None) -> Dataset:
-        """The data set as this process sees it: all labels but not yet images, or all of what is its own.
-
-        Args:
-            config: what to load.
-            dataset: the data set, if it is loaded already.
-        """
+        """The data set as this process sees it: all labels but not yet images, or all of what is its own."""
         if not self.own_data:
             return dataset if dataset is not None else build_data(config, lazy=self.processes.count > 1)
         own = dataset if dataset is not None else build_data(config)
@@ -165,14 +152,8 @@ class Team:
             return tuple(found)
         return tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
 
-    def feed(self, plans: Sequence[BatchPlan], images: Any, length: int) -> Feed:
-        """Hands this process's part of the batches to the devices.
-
-        Args:
-            plans: one for each seed.
-            images: the training examples, on the host.
-            length: of a dispatch, in steps.
-        """
+    def feed(self, plans: Sequence[BatchPlan], images: Examples, length: int) -> Feed:
+        """Hands this process's part of the batches to the devices."""
 
         def feed(first: int, count: int) -> StepBatch:
             batches = draw_batches(plans, first, count, length)

@@ -12,11 +12,7 @@ from discover.lab.training.errors import RunError
 
 @contextlib.contextmanager
 def event_writer(directory: Path) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
-    """Yields a function that takes metric lines; a seed (or member) is a run of its own in TensorBoard.
-
-    Raises:
-        RunError: tensorboardX is not installed.
-    """
+    """Yields a function that takes metric lines; a seed (or member) is a run of its own in TensorBoard."""
     try:
         from tensorboardX import SummaryWriter
     except ImportError:

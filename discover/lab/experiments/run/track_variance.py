@@ -20,8 +20,6 @@ from discover.lab.models import Network
 from discover.lab.training.programs import Members
 from discover.lab.training.step import StepBatch, TrainState
 
-__all__ = ["VarianceProbe"]
-
 EXAMPLES = 32
 """Fresh examples of each cluster per measurement, in two halves."""
 COMPOSED = 1000
@@ -35,12 +33,6 @@ class VarianceProbe:
     What it returns is a pure function of the state, the seeds and the step, so a resumed run writes the same lines.
     The clusters are the configuration's, also where batches are shuffled. What batches contain "as drawn" has a formula
     for random and shuffled batches; for balanced and given ones it is averaged over the compositions of their plan.
-
-    Args:
-      config: of the run.
-      dataset: its data.
-      network: its model.
-      plans: the batches of each seed.
     """
 
     def __init__(self, config: Config, dataset: Dataset, network: Network, plans: dict[int, BatchPlan]):
@@ -106,28 +98,21 @@ class VarianceProbe:
         """How batches that do not draw their clusters independently are composed; None for the others."""
         if config.batches.composition not in ("balanced", "given"):
             return None
-        groups, given = config.batches.groups, config.batches.given
         # Not the plan itself, which on several hosts knows only its host's groups.
         drawn = BatchPlan(
             dataset.train.labels,
             clustering,
-            groups=groups,
+            groups=config.batches.groups,
             group_size=1,
             composition=config.batches.composition,
-            given=np.reshape(given, (-1, groups)) if given else None,
+            given=config.batches.given_ids,
             seed=plan.seed,
             noise=plan.noise,
         ).batches(0, COMPOSED)
         return jnp.asarray(composition_factor(drawn.cluster_ids, self.probs), jnp.float32)
 
     def bind(self, seeds: Sequence[int], members: Members, images: jax.Array) -> Callable[[int, TrainState], Any]:
-        """The probe of a part of the run: `probe(step, state) -> {name: values [M]}`.
-
-        Args:
-          seeds: the part's seeds, in the order of `members.plan`.
-          members: who trains.
-          images: the training examples on the device.
-        """
+        """The probe of a part of the run: `probe(step, state) -> {name: values [M]}`."""
 
         def probe(step: int, state: TrainState) -> dict[str, np.ndarray]:
             # `batches`, not `batch`, which works out many of the steps ahead that the probe never asks for.

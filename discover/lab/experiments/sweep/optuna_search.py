@@ -35,11 +35,7 @@ class MissingExtra(Exception):
 
 
 def import_optuna() -> Any:
-    """Returns the module, quiet but for warnings.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
+    """Returns the module, quiet but for warnings."""
     try:
         import optuna
     except ImportError:
@@ -115,16 +111,7 @@ def run_study(
     check_time: Callable[[], None],
     say: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Takes trials until all have ended; several processes may do so at once.
-
-    Args:
-        search: what is searched.
-        directory: its folder, with the locks.
-        trials: trains them.
-        storage: an optuna storage URL; default: a SQLite file in the folder.
-        check_time: raises when the time is up.
-        say: takes the record of each trial that this process ended.
-    """
+    """Takes trials until all have ended; several processes may do so at once."""
     with open_study(search, directory, storage) as study:
         while True:
             check_time()

@@ -98,9 +98,6 @@ def make_search(
         seed: of the search.
         prune: whether `tpe` may end hopeless trials early.
         overrides: ``key=value`` texts applied to the configuration.
-
-    Raises:
-        ConfigError: an unknown name, or a value that cannot be.
     """
     entry = OPTIMIZERS.find(optimizer)
     choose("search", method, ("grid", "tpe"))

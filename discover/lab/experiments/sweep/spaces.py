@@ -12,19 +12,7 @@ from discover.registry import OPTIMIZERS, Axis, Shape
 
 
 def get_space(preset: Preset, optimizer: str, kind: str = "auto") -> tuple[str, Space]:
-    """The space of an optimizer in a preset.
-
-    Args:
-        preset: what its source searched is the `paper` kind.
-        optimizer: its name.
-        kind: `paper`, `ours` (the table's), or `auto`: the paper's where it has one for this optimizer and preset.
-
-    Returns:
-        Which one it is, and the space.
-
-    Raises:
-        ConfigError: the paper has no grid for it.
-    """
+    """The space of an optimizer in a preset."""
     paper = preset.search
     if kind == "paper" or (kind == "auto" and optimizer in paper):
         if optimizer not in paper:

@@ -53,7 +53,6 @@ def sweep(
     storage: str | None = None,
     minutes: float | None = None,
     say: Callable[[dict[str, Any]], None] = lambda record: None,
-    command: Sequence[str] | None = None,
     programs: MutableMapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Trains what is missing of ``search`` and returns the contents of ``sweep.json``.
@@ -64,7 +63,6 @@ def sweep(
         storage: for `tpe`, an optuna storage URL; default: a SQLite file in the directory.
         minutes: stop after the trial in progress when this much time has passed.
         say: takes the record of each trial that this process ended.
-        command: the command line for the records.
         programs: compiled programs to reuse and add to.
 
     Raises:
@@ -75,7 +73,7 @@ def sweep(
     if search.method == "tpe":
         import_optuna()
     folder = SweepFolder(directory)
-    trials = Trials(search, folder.path, {} if programs is None else programs, command)
+    trials = Trials(search, folder.path, {} if programs is None else programs)
     _open(search, folder, trials)
     status, best = "finished", None
     with folder, StopRequest() as stop:
@@ -92,7 +90,7 @@ def sweep(
         for left in (folder.path / "trials").glob("*.lock"):  # by processes that were killed
             with claim(left):
                 pass
-        record = _record(search, trials, status, best, command)
+        record = _record(search, trials, status, best)
         records.write_json(folder.path / SWEEP, record)
     return record
 
@@ -156,7 +154,6 @@ def _train_best(
             dataset=trials.dataset(test=True),
             resume=True,
             programs=trials.programs,
-            command=trials.command,
         )
     final = (records.read_summary(directory / "best") or {})["final"]
     return {
@@ -168,9 +165,7 @@ def _train_best(
     }
 
 
-def _record(
-    search: Search, trials: Trials, status: str, best: dict[str, Any] | None, command: Sequence[str] | None
-) -> dict[str, Any]:
+def _record(search: Search, trials: Trials, status: str, best: dict[str, Any] | None) -> dict[str, Any]:
     ended = trials.ended()
     return {
         "status": status,
@@ -180,14 +175,14 @@ def _record(
         "seeds": list(search.config.training.seeds),
         "best": best,
         "winner": (winner(ended) or {}).get("number") if best is not None else None,
-        "environment": _environment(trials, command),
+        "environment": _environment(trials),
         "trials": ended,
     }
 
 
-def _environment(trials: Trials, command: Sequence[str] | None) -> dict[str, Any]:
+def _environment(trials: Trials) -> dict[str, Any]:
     for number in range(trials.search.trials):
         path = trials.path(number) / records.ENVIRONMENT
         if path.exists():
             return records.read_json(path)
-    return records.environment(command=command)
+    return records.environment()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from discover.lab import records
+from discover.lab.data import Dataset
 from discover.lab.experiments.compare.scores import spread
 from discover.lab.experiments.run.build import build_data
 from discover.lab.experiments.run.run import run
@@ -26,23 +27,11 @@ class Trials:
     """The trials of a sweep in a folder.
 
     ``trials/0007.json`` is the record of a trial that has ended, ``trials/0007/`` its run directory.
-
-    Args:
-        search: what the sweep does.
-        directory: where it is kept.
-        programs: compiled programs to reuse and add to.
-        command: the command line for the records.
     """
 
-    def __init__(
-        self,
-        search: Search,
-        directory: Path,
-        programs: MutableMapping[str, Any],
-        command: Sequence[str] | None = None,
-    ):
-        self.search, self.directory, self.programs, self.command = search, directory, programs, command
-        self._dataset: Any = None
+    def __init__(self, search: Search, directory: Path, programs: MutableMapping[str, Any]):
+        self.search, self.directory, self.programs = search, directory, programs
+        self._dataset: Dataset | None = None
 
     def path(self, number: int) -> Path:
         return self.directory / "trials" / f"{number:04d}"
@@ -68,11 +57,16 @@ class Trials:
         config = self.search.trial_config(params)
         watcher = _Judged(judge) if judge is not None else None
         checkpoints = config.training.checkpoint_every > 0
-        options: dict[str, Any] = {"resume": True, "programs": self.programs, "command": self.command}
         path = self.path(number)
         try:
             result = run(
-                config, path, dataset=self.dataset(test=False), progress=watcher, checkpoints=checkpoints, **options
+                config,
+                path,
+                dataset=self.dataset(test=False),
+                progress=watcher,
+                checkpoints=checkpoints,
+                resume=True,
+                programs=self.programs,
             )
             values = [((m.final or {}).get("validation") or {}).get("accuracy") for m in result.members]
         except NonFiniteLoss:
@@ -93,7 +87,7 @@ class Trials:
         records.write_json(path.with_suffix(".json"), record)
         shutil.rmtree(path / records.CHECKPOINTS, ignore_errors=True)
 
-    def dataset(self, *, test: bool) -> Any:
+    def dataset(self, *, test: bool) -> Dataset:
         """The data set, loaded once; without its test split for the trials."""
         if self._dataset is None:
             self._dataset = build_data(self.search.config)

@@ -39,15 +39,12 @@ MARKERS = {
 
 
 def write_page(report: Report, path: str | Path, interactive: bool | None = None) -> Path:
-    """Write the page of ``report`` to ``path``.
+    """Write the page of ``report`` to ``path``, at once: a reader never sees half a page. Returns the path.
 
     Args:
         report: what :func:`discover.lab.report.load_report` read.
-        path: the file to write; replaced at once, so a reader never sees half a page.
+        path: the file to write.
         interactive: True for interactive curves, False for static figures, None for whichever is possible.
-
-    Returns:
-        The path written.
 
     Raises:
         ModuleNotFoundError: interactive curves were asked for and the extra is not installed.

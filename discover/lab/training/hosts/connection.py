@@ -25,17 +25,7 @@ from discover.lab.training.hosts.heartbeat import BEAT, TIMEOUT, end_process
 def connect(
     coordinator: str | None, num_processes: int | None, process_id: int | None, *, timeout: float = TIMEOUT
 ) -> None:
-    """Joins the processes of a run, with what is given or with what JAX finds out by itself (Slurm, TPU pods, MPI).
-
-    Args:
-        coordinator: HOST:PORT of the first process.
-        num_processes: how many there are.
-        process_id: which one this is, from 0.
-        timeout: see :data:`discover.lab.training.hosts.heartbeat.TIMEOUT`.
-
-    Raises:
-        RunError: the values cannot be, or the others could not be reached.
-    """
+    """Joins the processes of a run, with what is given or with what JAX finds out by itself (Slurm, TPU pods, MPI)."""
     given = {"--coordinator": coordinator, "--num-processes": num_processes, "--process-id": process_id}
     missing = [name for name, value in given.items() if value is None]
     if missing and len(missing) < 3 and coordinator is not None:
@@ -98,11 +88,7 @@ def _one_line_if_aborted(text: str, exit_code: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def loss_of_first_process_in_one_line(address: str) -> Iterator[None]:
-    """While entered, the abort that follows the death of the first process ends with a line that names it.
-
-    Args:
-        address: HOST:PORT of the coordination service.
-    """
+    """While entered, the abort that follows the death of the first process ends with a line that names it."""
     host, _, port = address.rpartition(":")
 
     def aborted() -> None:

@@ -36,15 +36,7 @@ CERTAIN = 5.0
 
 
 class Heartbeat(threading.Thread):
-    """Gives signs of life, and looks for those of the others.
-
-    Args:
-        client: the store of keys and values.
-        index: which process this is.
-        count: how many there are.
-        timeout: see :data:`TIMEOUT`.
-        clock: seconds that never go back.
-    """
+    """Gives signs of life, and looks for those of the others."""
 
     def __init__(
         self, client: Any, index: int, count: int, timeout: float, clock: Callable[[], float] = time.monotonic

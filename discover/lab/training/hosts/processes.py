@@ -30,11 +30,7 @@ _WEEK = 7 * 24 * 3600 * 1000  # milliseconds; whoever is lost before that is not
 
 
 class Processes:
-    """The processes of one run, as one of them sees them. With a single process it does nothing.
-
-    Args:
-        timeout: see :data:`discover.lab.training.hosts.heartbeat.TIMEOUT`.
-    """
+    """The processes of one run, as one of them sees them. With a single process it does nothing."""
 
     def __init__(self, *, timeout: float = TIMEOUT):
         self.index, self.count, self.timeout = jax.process_index(), jax.process_count(), timeout
@@ -53,11 +49,7 @@ class Processes:
         return self.index == 0
 
     def gather(self, value: T) -> list[T]:
-        """What every process says, in their order; returns when all have said it.
-
-        Args:
-            value: this process's, a JSON value.
-        """
+        """What every process says, in their order; returns when all have said it."""
         if self._client is None:
             return [value]
         key = f"{PREFIX}/gathered/{self._gathered}"
@@ -67,11 +59,7 @@ class Processes:
         return [json.loads(text) for text in found]
 
     def agree(self, compute: Callable[[], T]) -> T:
-        """What the first process computes, for all of them; what it raises is raised by all.
-
-        Args:
-            compute: called on the first process only; returns a JSON value, or raises :class:`RunError`.
-        """
+        """What the first process computes, for all of them; what it raises is raised by all."""
         if self._client is None:
             return compute()
         said: dict[str, Any] = {}
@@ -93,9 +81,6 @@ class Processes:
 
     def stop_together(self, own: StopRequest) -> Callable[[], int | None]:
         """Asks for the first signal that any process got, so that all act on it after the same dispatch.
-
-        Args:
-            own: this process's wish to stop.
 
         Returns:
             What is to be called once after every dispatch. Hosts run at most two dispatches apart, since each waits for
