@@ -32,7 +32,6 @@ def run_harness(folder, seed, kills_per_optimizer, optimizers):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=540,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "report.json").read_text())
@@ -66,6 +65,7 @@ def test_a_run_killed_and_resumed_ends_bit_identical(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_optimizer_killed_and_resumed_ends_bit_identical(tmp_path):
     report = run_harness(tmp_path, 1, 8, [])
     assert_was_killed(report, OPTIMIZERS, 80)
