@@ -1,7 +1,6 @@
 """A sweep that is killed, wherever, ends with the same trials and the same winner; processes share one in peace."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,23 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests import one_device
+
 HARNESS = Path(__file__).with_name("sweep_kill_harness.py")
 
 
 def run_harness(folder, kills):
     pytest.importorskip("optuna")
-    environment = dict(os.environ)
-    environment.pop("XLA_FLAGS", None)  # one device, as a user has it
-    environment |= {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "PYTHONPATH": os.pathsep.join([str(HARNESS.parents[3]), environment.get("PYTHONPATH", "")]),
-    }
     done = subprocess.run(
         [sys.executable, str(HARNESS), str(folder), "0", str(kills)],
-        env=environment,
+        env=one_device.environment(JAX_COMPILATION_CACHE_DIR=str(folder / "cache")),
         capture_output=True,
         text=True,
     )
