@@ -5,7 +5,7 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-# Most of the time goes into compiling programs that run a few times. `make test-all` sets flags for those that run long.
+# Most of the time goes into compiling programs that run a few times; `make test-all` has flags for those that run long.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if metadata.version("jaxlib").startswith(("0.10.", "0.11.")):  # a version that does not know a flag would not start
     QUICK += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
