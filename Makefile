@@ -42,8 +42,8 @@ test-oldest:
 	  pytest pytest-xdist pytest-timeout hypothesis equinox
 	$(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -q -W "ignore:Sharding info not provided:UserWarning" \
 	  tests/library tests/lab/training tests/lab/models tests/lab/report \
-	  tests/lab/data/test_lazy_examples.py tests/lab/data/test_folders.py tests/lab/experiments/test_run.py \
-	  tests/lab/experiments/test_run_resume.py tests/lab/experiments/test_sweep.py
+	  tests/lab/data/test_lazy_examples.py tests/lab/data/sources/test_folders.py tests/lab/experiments/run/test_run.py \
+	  tests/lab/experiments/run/test_resume.py tests/lab/experiments/sweep
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -10,7 +10,7 @@ from discover.sharding import (
     shard_by_parameter,
     sharded_group_value_and_grad,
 )
-from tests.library.sharded import (
+from tests.library.sharding.sharded import (
     loss,
     make_mesh,
     make_params,

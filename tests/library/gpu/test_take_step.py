@@ -11,7 +11,7 @@ import pytest
 from discover import Clusters, discover, mean_over_groups, take_step
 from discover.context import Context, Offset
 from discover.gpu import parameters
-from tests.library.on_gpu import assert_identical, assert_same, compiled, random_tree, wide
+from tests.library.gpu.on_gpu import assert_identical, assert_same, compiled, random_tree, wide
 
 pytestmark = pytest.mark.float32
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests import one_device
 
-HARNESS = Path(__file__).with_name("sweep_kill_harness.py")
+HARNESS = Path(__file__).with_name("kill_harness.py")
 
 
 def run_harness(folder, kills):

@@ -17,7 +17,7 @@ from discover.sharding import (
     sharded_group_value_and_grad,
     state_shardings,
 )
-from tests.library.sharded import (
+from tests.library.sharding.sharded import (
     CLUSTERS,
     MODEL_SPECS,
     SIZE,

@@ -1,6 +1,6 @@
 """Runs sweeps that are killed at chosen moments, and once without: run as a program by the test.
 
-usage: sweep_kill_harness.py FOLDER SEED KILLS (one: a short one, by optuna only)
+usage: kill_harness.py FOLDER SEED KILLS (one: a short one, by optuna only)
 
 The parent imports everything once and forks a child for each attempt. A child kills itself (SIGKILL) at the n-th call
 of something that changes what is on disk: a value that is drawn, an evaluation, a trial's record, optuna's verdict.

@@ -12,8 +12,8 @@ import discover
 from benchmarks.traffic import collectives, count_kinds
 from discover.gpu import device, update_kernel
 from discover.sharding import shard_by_parameter
-from tests.library.on_gpu import H200, lowered_for_cuda
-from tests.library.sharded import CLUSTERS, MODEL_SPECS, assert_close, make_mesh, make_params, quick_jit
+from tests.library.gpu.on_gpu import H200, lowered_for_cuda
+from tests.library.sharding.sharded import CLUSTERS, MODEL_SPECS, assert_close, make_mesh, make_params, quick_jit
 
 pytestmark = pytest.mark.float32
 
