@@ -181,15 +181,7 @@ def test_an_empty_batch_is_nobodys_turn_in_damping():
     assert [int(update(np.array(ids))) for ids in ([-1, 9], [0, 9])] == [0, 2]
 
 
-# Those whose code before the direction or after it is their own are tried always.
-CLUSTERED = [
-    name if name in ("discover", "discover_igt", "discover_muon", "paper_discover_igt")
-    else pytest.param(name, marks=pytest.mark.slow)
-    for name, entry in OPTIMIZERS.items() if entry.clustered
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CLUSTERED)
+@pytest.mark.parametrize("name", [name for name, entry in OPTIMIZERS.items() if entry.clustered])
 def test_a_group_of_an_unknown_cluster_does_nothing_in_any_clustered_optimizer(name):
     def run(bad):
         tx, params, state = start(name)

@@ -68,7 +68,7 @@ def test_each_parameter_takes_its_step_whatever_stands_beside_it():
     assert steps["nothing"].shape == (0, 3)
 
 
-@pytest.mark.parametrize("num_groups", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_groups", [1, 3])
 def test_one_cluster_is_muon(num_groups):
     """The same numbers, bit for bit, for one group; several are summed in another order, which is rounding."""
     batches = [[(0, size, group) for _, size, group in batch] for batch in problem.draw_batches(30, num_groups, PROBS)]

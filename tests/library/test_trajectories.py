@@ -49,10 +49,7 @@ def test_the_rule(rate):
             exact(problem.flatten({name: np.asarray(v)[k, n] for name, v in stored.items()}), buffers[n])
 
 
-on_demand = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("tail_fraction", [None, 18, *map(on_demand, (1, 2, 90))])
+@pytest.mark.parametrize("tail_fraction", [None, 1, 2, 18, 90])
 def test_igt_with_tail_averaging(tail_fraction):
     # The paper's heavy-ball form at μ is ours at μ/(1 − β).
     path = run(discover.igt_momentum(0.02 / (1 - 0.9), 0.9, tail_fraction=tail_fraction), true_params=True)
@@ -128,10 +125,10 @@ def test_decoupled_decay_shrinks_the_parameters_and_l2_enters_the_gradient():
 @pytest.mark.parametrize(
     "make",
     [
-        on_demand(functools.partial(discover.momentum, 0.1)),
+        functools.partial(discover.momentum, 0.1),
         functools.partial(discover.adam, 0.01),
-        on_demand(functools.partial(discover.discover, 0.1, CLUSTERS, beta=0.9, nu=0.8)),
-        on_demand(functools.partial(discover.igt_momentum, 0.1, tail_fraction=18)),
+        functools.partial(discover.discover, 0.1, CLUSTERS, beta=0.9, nu=0.8),
+        functools.partial(discover.igt_momentum, 0.1, tail_fraction=18),
         functools.partial(discover.discover_igt, 0.05, CLUSTERS, tail_fraction=18),
     ],
     ids=lambda make: make.func.__name__,

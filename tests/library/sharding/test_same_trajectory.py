@@ -37,8 +37,7 @@ def reference(name):
 
 
 # One of each kind on 4 devices, and Discover on 1, are checked always; every optimizer on every number on demand.
-# (Muon on devices: test_muon.py.)
-ALWAYS = [("momentum", 4), ("discover", 4), ("discover", 1)]
+ALWAYS = [(name, 4) for name in ("momentum", "discover", "discover_muon")] + [("discover", 1)]
 
 
 ON_DEMAND = [pair for pair in itertools.product(OPTIMIZERS, (1, 2, 4, 8)) if pair not in ALWAYS]
