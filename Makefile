@@ -1,5 +1,5 @@
 # make demo         the main job on embedded data: a table, figures and a page to open
-# make test         style, types and tests: six minutes on two cores, three once programs are kept
+# make test         style, types and tests: under five minutes on two cores
 # make test-all     the same, and the tests that take minutes each
 # make test-oldest  the tests with the oldest versions that pyproject.toml allows, in an environment of their own
 # make docs         the documentation, in site/
