@@ -1,5 +1,5 @@
 # make demo         the main job on embedded data: a table, figures and a page to open
-# make test         style, types and tests: six minutes on two cores, three once programs are kept
+# make test         style, types and tests: under five minutes on two cores
 # make test-all     the same, and the tests that take minutes each
 # make test-oldest  the tests with the oldest versions that pyproject.toml allows, in an environment of their own
 # make docs         the documentation, in site/
@@ -42,8 +42,8 @@ test-oldest:
 	  pytest pytest-xdist pytest-timeout hypothesis equinox
 	$(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -q -W "ignore:Sharding info not provided:UserWarning" \
 	  tests/library tests/lab/training tests/lab/models tests/lab/report \
-	  tests/lab/data/test_lazy_examples.py tests/lab/data/test_folders.py tests/lab/experiments/test_run.py \
-	  tests/lab/experiments/test_run_resume.py tests/lab/experiments/test_sweep.py
+	  tests/lab/data/test_lazy_examples.py tests/lab/data/sources/test_folders.py tests/lab/experiments/run/test_run.py \
+	  tests/lab/experiments/run/test_resume.py tests/lab/experiments/sweep
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -2,11 +2,14 @@
 
 import gc
 import os
+from importlib import metadata
 from pathlib import Path
 
-# Most of the time goes into compiling programs that run a few times. Flags that are set already come last and win.
-FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip()
+# Most of the time goes into compiling programs that run a few times; `make test-all` has flags for those that run long.
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if metadata.version("jaxlib").startswith(("0.10.", "0.11.")):  # a version that does not know a flag would not start
+    QUICK += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {os.environ.get('XLA_FLAGS', QUICK)}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Every program is compiled once: for all test processes, for those that they start, and for the next run.

@@ -147,7 +147,7 @@ def test_importing_discover_or_its_command_line_loads_no_jax():
 
 
 def test_a_folder_is_small_enough_to_be_read_at_a_glance():
-    folders = {path.parent for path in modules()}
+    folders = {path.parent for path in (*modules(), *(PACKAGE.parent / "tests").rglob("*.py"))}
     sizes = {place(folder): sum(path.is_file() for path in folder.iterdir()) for folder in folders}
     assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
 

@@ -66,6 +66,12 @@ def stack(batches, dtype=None):
 
 def train(tx, params, batches, true_params=False, loss_fn=loss):
     """The path of the flattened parameters [T, d], and the last optimizer state."""
+    path, state = jax.jit(lambda: follow(tx, params, batches, true_params, loss_fn))()
+    return np.asarray(path), state
+
+
+def follow(tx, params, batches, true_params=False, loss_fn=loss):
+    """The same within a program of somebody else's."""
     x, y, ids, sizes = stack(batches, params["w"].dtype)
 
     def step(carry, batch):
@@ -77,5 +83,5 @@ def train(tx, params, batches, true_params=False, loss_fn=loss):
         seen = discover.igt_eval_params(state, params) if true_params else params
         return (params, state), jnp.concatenate([seen["w"].ravel(), seen["b"]])
 
-    (_, state), path = jax.jit(lambda c: jax.lax.scan(step, c, (x, y, ids, sizes)))((params, tx.init(params)))
-    return np.asarray(path), state
+    (_, state), path = jax.lax.scan(step, (params, tx.init(params)), (x, y, ids, sizes))
+    return path, state

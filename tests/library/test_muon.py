@@ -9,7 +9,8 @@ from jax.sharding import NamedSharding
 
 import discover
 from discover.sharding import shard_by_parameter, sharded_group_value_and_grad
-from tests.library import problem, sharded
+from tests.library import problem
+from tests.library.sharding import sharded
 from tests.reference import muon_reference
 
 PROBS = (0.5, 0.3, 0.2)

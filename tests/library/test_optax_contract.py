@@ -62,43 +62,36 @@ def test_updates_look_like_the_parameters_and_the_state_keeps_its_look(name, dty
 
 
 @every_optimizer
-def test_jit_with_donation_compiles_once_and_a_grid_of_rates_is_one_program(name):
+def test_update_and_sum_are_the_step_an_empty_batch_is_none_and_a_grid_of_rates_is_one_program(name):
+    """Under jit and vmap, with donation, compiled once: what `alone` does with one rate `together` does with two."""
     traces = []
 
-    def step(rate, params, state, ids, sizes):
+    def make(rate):
         traces.append(1)
-        tx = table.make(name, rate, weight_decay=0.1 * rate, l2=0.01 * rate)
-        updates, state = tx.update(GRADS, state, params, cluster_ids=ids, group_sizes=sizes)
+        return table.make(name, rate, weight_decay=0.1 * rate, l2=0.01 * rate)
+
+    def step(rate, params, state, ids, sizes):
+        updates, state = make(rate).update(GRADS, state, params, cluster_ids=ids, group_sizes=sizes)
         return optax.apply_updates(params, updates), state
 
-    together, alone = jax.jit(jax.vmap(step, (0, 0, 0, None, None)), donate_argnums=(1, 2)), jax.jit(step)
-    rates, start = jnp.array([0.01, 0.3]), problem.start()
-    first = table.make(name, 0.1).init(start)
-    params, state = jax.tree.map(lambda x: jnp.stack([x, x]), (start, first))
-    one = (start, first)
-    for t in range(3):
-        ids, sizes = jnp.array([t % 3, 2]), jnp.array([t, 3])
-        params, state = together(rates, params, state, ids, sizes)
-        one = alone(rates[1], *one, ids, sizes)
-    assert len(traces) == 2  # one for each of the two programs
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-9, atol=1e-12), (params, state), one)
-
-
-@every_optimizer
-def test_a_step_is_the_update_and_the_sum_and_an_empty_batch_is_none(name):
-    tx, params = table.make(name, weight_decay=0.1, l2=0.1), problem.start()
-    state = tx.init(params)
-
     @jax.jit
-    def both_ways(params, state, sizes):
-        updates, after = tx.update(GRADS, state, params, cluster_ids=IDS, group_sizes=sizes)
-        at_once = discover.take_step(tx, GRADS, state, params, cluster_ids=IDS, group_sizes=sizes)
-        return (optax.apply_updates(params, updates), after), at_once
+    def alone(rate, params, state, ids, sizes):
+        at_once = discover.take_step(make(rate), GRADS, state, params, cluster_ids=ids, group_sizes=sizes)
+        return step(rate, params, state, ids, sizes), at_once
 
-    added, at_once = both_ways(params, state, jnp.array([1, 3]))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), at_once, added)
-    for after in both_ways(*added, jnp.array([0, 0])):
-        jax.tree.map(np.testing.assert_array_equal, after, added)
+    together = jax.jit(jax.vmap(step, (0, 0, 0, None, None)), donate_argnums=(1, 2))
+    rates, start = np.array([0.01, 0.3]), problem.start()
+    one = (start, table.make(name, 0.1).init(start))
+    both = jax.tree.map(lambda x: np.stack([x, x]), one)
+    for t in range(3):
+        ids, sizes = np.array([t % 3, 2]), np.array([t, 3])
+        one, at_once = alone(rates[1], *one, ids, sizes)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), at_once, one)
+        both = together(rates, *both, ids, sizes)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-9, atol=1e-12), both, one)
+    for after in alone(rates[1], *one, ids, np.array([0, 0])):
+        jax.tree.map(np.testing.assert_array_equal, after, one)
+    assert len(traces) == 3  # two in the one program, one in the other
 
 
 @every_optimizer
@@ -135,26 +128,35 @@ def test_it_composes_with_clipping_decay_schedules_and_averages():
     params = problem.start()
     state, other = first.init(params), rest.init(params)
     x, y, ids, _ = problem.stack(batches(6))
-    for t in range(6):
-        _, grads = discover.group_value_and_grad(problem.loss)(params, (x[t], y[t]))
-        direction, state = first.update(grads, state, params, cluster_ids=ids[t])
+
+    @jax.jit
+    def step(params, state, other, x, y, ids):
+        _, grads = discover.group_value_and_grad(problem.loss)(params, (x, y))
+        direction, state = first.update(grads, state, params, cluster_ids=ids)
         updates, other = rest.update(direction, other, params)
-        params = optax.apply_updates(params, updates)
+        return optax.apply_updates(params, updates), state, other
+
+    for t in range(6):
+        params, state, other = step(params, state, other, x[t], y[t], ids[t])
     np.testing.assert_allclose(path[-1], problem.flatten(params), rtol=1e-9)
 
 
 def test_a_schedule_sets_the_learning_rate_of_each_step():
     halves = optax.exponential_decay(0.4, 1, 0.5)
     with_schedule, _ = problem.train(discover.discover(halves, CLUSTERS), problem.start(), batches(6))
-    params, state = problem.start(), None
+    params = problem.start()
+    state = discover.discover(0.4, CLUSTERS).init(params)
     x, y, ids, _ = problem.stack(batches(6))
+
+    @jax.jit
+    def step(rate, params, state, x, y, ids):
+        tx = discover.discover(rate, CLUSTERS)
+        _, grads = discover.group_value_and_grad(problem.loss)(params, (x, y))
+        updates, after = tx.update(grads, state, params, cluster_ids=ids)
+        return optax.apply_updates(params, updates), state._replace(direction=after.direction)
+
     for t in range(6):
-        tx = discover.discover(0.4 * 0.5**t, CLUSTERS)
-        inner = tx.init(params)
-        state = inner if state is None else inner._replace(direction=state.direction)
-        _, grads = discover.group_value_and_grad(problem.loss)(params, (x[t], y[t]))
-        updates, state = tx.update(grads, state, params, cluster_ids=ids[t])
-        params = optax.apply_updates(params, updates)
+        params, state = step(0.4 * 0.5**t, params, state, x[t], y[t], ids[t])
     np.testing.assert_allclose(with_schedule[-1], problem.flatten(params), rtol=1e-6)
 
 
@@ -167,12 +169,16 @@ def test_inject_hyperparams_works(name):
     params = problem.start(dtype=jnp.float32)
     grads = optax.tree.cast(GRADS, jnp.float32)
 
-    @jax.jit
-    def first_updates():
-        return [tx.update(grads, tx.init(params), params, cluster_ids=IDS)[0] for tx in (injected, plain)]
+    def three_steps(tx):
+        def step(now, ids):
+            params, state = now
+            updates, state = tx.update(grads, state, params, cluster_ids=ids)
+            return (optax.apply_updates(params, updates), state), None
 
-    updates, expected = first_updates()
-    np.testing.assert_allclose(problem.flatten(updates), problem.flatten(expected), rtol=1e-4, atol=1e-7)
+        return jax.lax.scan(step, (params, tx.init(params)), jnp.array([[0, 2], [1, 2], [2, 0]]))[0][0]
+
+    moved, expected = jax.jit(lambda: [three_steps(tx) for tx in (injected, plain)])()
+    np.testing.assert_allclose(problem.flatten(moved), problem.flatten(expected), rtol=1e-4, atol=1e-6)
 
 
 def test_inject_hyperparams_reaches_learning_rate_beta_and_nu():
@@ -200,17 +206,25 @@ def test_partition_gives_each_parameter_its_own_optimizer():
 
 
 def test_igt_inside_partition_is_evaluated_at_its_true_parameters_and_the_others_at_their_own():
-    tx = optax.partition(
-        {"igt": discover.igt_momentum(0.1, tail_fraction=18), "sgd": discover.sgd(0.1)}, {"w": "igt", "b": "sgd"}
-    )
-    params = problem.start()
-    state = tx.init(params)
-    for _ in range(3):
-        updates, state = tx.update(GRADS, state, params, cluster_ids=IDS)
-        params = optax.apply_updates(params, updates)
-    judged = discover.igt_eval_params(state, params)
+    igt = discover.igt_momentum(0.1, tail_fraction=None)  # shifts from the second step on
+    tx = optax.partition({"igt": igt, "sgd": discover.sgd(0.1)}, {"w": "igt", "b": "sgd"})
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def after_three_steps(tx, params, grads):
+        def step(now, scale):
+            params, state = now
+            updates, state = tx.update(jax.tree.map(lambda g: scale * g, grads), state, params, cluster_ids=IDS)
+            return (optax.apply_updates(params, updates), state), None
+
+        (params, state), _ = jax.lax.scan(step, (params, tx.init(params)), jnp.array([1.0, -2.0, 3.0]))
+        return params, discover.igt_eval_params(state, params)
+
+    params, judged = after_three_steps(tx, problem.start(), GRADS)
+    alone, judged_alone = after_three_steps(igt, problem.start()["w"], GRADS["w"])
     np.testing.assert_array_equal(judged["b"], params["b"])
-    assert judged["w"].shape == params["w"].shape
+    np.testing.assert_allclose(params["w"], alone, rtol=1e-12)
+    np.testing.assert_allclose(judged["w"], judged_alone, rtol=1e-12)
+    assert np.all(np.abs(judged["w"] - params["w"]) > 1e-3)
 
 
 @every_optimizer

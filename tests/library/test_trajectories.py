@@ -1,5 +1,7 @@
 """Trajectories against the plain NumPy references, with unequal clusters, unequal groups and repeated clusters."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,16 +34,19 @@ def theta():
 
 
 @pytest.mark.parametrize("rate", ["proportional", "per_visit"])
-@pytest.mark.parametrize(("beta", "nu"), [(0.95, 0.9), (0.8, 0.0), (0.99, 1.0), (0.1, 0.5)])
-def test_the_rule(beta, nu, rate):
-    path, state = problem.train(
-        discover.discover(0.2, CLUSTERS, beta=beta, nu=nu, rate=rate), problem.start(), batches()
-    )
-    expected, buffers = reference.discover(theta(), problem.flat_gradient, batches(), PROBS, 0.2, beta, nu, rate)
-    exact(path, expected)
-    stored = discover.DiscoverState(*state.direction).buffers
-    for n in range(len(PROBS)):
-        exact(problem.flatten({k: v[n] for k, v in stored.items()}), buffers[n])
+def test_the_rule(rate):
+    numbers = [(0.95, 0.9), (0.8, 0.0), (0.99, 1.0), (0.1, 0.5)]
+
+    def train(beta, nu):
+        return problem.follow(discover.discover(0.2, CLUSTERS, beta=beta, nu=nu, rate=rate), problem.start(), batches())
+
+    paths, states = jax.jit(jax.vmap(train))(*np.transpose(numbers))
+    stored = discover.DiscoverState(*states.direction).buffers
+    for k, (beta, nu) in enumerate(numbers):
+        expected, buffers = reference.discover(theta(), problem.flat_gradient, batches(), PROBS, 0.2, beta, nu, rate)
+        exact(paths[k], expected)
+        for n in range(len(PROBS)):
+            exact(problem.flatten({name: np.asarray(v)[k, n] for name, v in stored.items()}), buffers[n])
 
 
 @pytest.mark.parametrize("tail_fraction", [None, 1, 2, 18, 90])
@@ -88,9 +93,9 @@ def test_printed_discover_igt(tail_fraction):
 
 def test_the_tail_weight_is_never_negative_and_stays_below_one():
     for tail_fraction in (None, 1, 2, 3, 18, 360):
-        weights = [float(discover.averaging_weight(s, tail_fraction)) for s in range(1, 500)]
+        weights = jax.vmap(lambda s, tail=tail_fraction: discover.averaging_weight(s, tail))(np.arange(1, 500))
         assert weights[0] == 0
-        assert all(0 <= w < 1 for w in weights)
+        assert np.all((weights >= 0) & (weights < 1))
         exact(weights, [reference.tail_weight(s, tail_fraction) for s in range(1, 500)])
 
 
@@ -117,19 +122,22 @@ def test_decoupled_decay_shrinks_the_parameters_and_l2_enters_the_gradient():
     exact(run(discover.sgd(lr, weight_decay=decay))[-1], shrunk)
 
 
-def test_l2_is_a_penalty_on_the_loss_for_every_optimizer():
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(discover.momentum, 0.1),
+        functools.partial(discover.adam, 0.01),
+        functools.partial(discover.discover, 0.1, CLUSTERS, beta=0.9, nu=0.8),
+        functools.partial(discover.igt_momentum, 0.1, tail_fraction=18),
+        functools.partial(discover.discover_igt, 0.05, CLUSTERS, tail_fraction=18),
+    ],
+    ids=lambda make: make.func.__name__,
+)
+def test_l2_is_a_penalty_on_the_loss_for_every_optimizer(make):
     """Adding λ/2‖θ‖² to the loss gives the same trajectory, IGT's shifted points included."""
     l2 = 0.05
-    makers = [
-        lambda **k: discover.momentum(0.1, **k),
-        lambda **k: discover.adam(0.01, **k),
-        lambda **k: discover.discover(0.1, CLUSTERS, beta=0.9, nu=0.8, **k),
-        lambda **k: discover.igt_momentum(0.1, tail_fraction=18, **k),
-        lambda **k: discover.discover_igt(0.05, CLUSTERS, tail_fraction=18, **k),
-    ]
 
     def penalised(params, group):
         return problem.loss(params, group) + l2 / 2 * sum(jnp.sum(p**2) for p in params.values())
 
-    for make in makers:
-        exact(run(make(l2=l2)), run(make(), loss_fn=penalised))
+    exact(run(make(l2=l2)), run(make(), loss_fn=penalised))

@@ -1,13 +1,14 @@
 """Starts the processes of some runs on this machine and waits for all of them."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import one_device
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -33,14 +34,12 @@ def launch(count, *jobs, timeout=60.0, limit=240.0, slurm=False, of=None):
     fault = jobs[-1].get("fault", "")
     path = Path(jobs[0]["out"] + ".jobs.json")
     path.write_text(json.dumps(jobs))
-    inherited = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    inherited |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(WORKER.parents[3])}
     port = free_port(61440 if slurm else 0)
     began = time.monotonic()
     workers = []
     for index in range(count):
         command = [sys.executable, str(WORKER), str(path), "--timeout", str(timeout)]
-        environment = dict(inherited)
+        environment = one_device.environment()
         if slurm:
             command += ["--coordinator", "auto"]
             environment |= {

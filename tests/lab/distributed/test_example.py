@@ -1,6 +1,5 @@
 """The example of data that lives with the worker, run as a reader would: real processes, started by the example."""
 
-import os
 import re
 import runpy
 import subprocess
@@ -10,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import one_device
+
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "examples" / "one_domain_per_worker.py"
 LINE = re.compile(r"^(momentum|discover) +([\d.]+) % ± ([\d.]+) .*held-out digits chose ([\d.]+)\)$", re.MULTILINE)
@@ -17,10 +18,10 @@ LINE = re.compile(r"^(momentum|discover) +([\d.]+) % ± ([\d.]+) .*held-out digi
 
 def run_example(*options):
     """What the example prints: for each optimizer its accuracy in percent and its learning rate."""
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), *options]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(
+        command, env=one_device.environment(), capture_output=True, text=True, timeout=240, check=False
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     return {name: (float(mean), float(rate)) for name, mean, _, rate in LINE.findall(ended.stdout)}
 

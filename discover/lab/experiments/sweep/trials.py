@@ -13,6 +13,7 @@ import numpy as np
 from discover.lab import records
 from discover.lab.data import Dataset
 from discover.lab.experiments.compare.scores import spread
+from discover.lab.experiments.folder import LOCK
 from discover.lab.experiments.run.build import build_data
 from discover.lab.experiments.run.run import run
 from discover.lab.experiments.sweep.search import Search
@@ -81,11 +82,12 @@ class Trials:
         return {"number": number, "params": dict(params), "state": state, "validation_accuracy": score}
 
     def write(self, record: dict[str, Any]) -> None:
-        """Keeps the record of a trial that has ended; a pruned one's checkpoints are of no more use."""
+        """Keeps the record of a trial that has ended; checkpoints, and the lock of a process that was killed, go."""
         path = self.path(record["number"])
         path.parent.mkdir(parents=True, exist_ok=True)
         records.write_json(path.with_suffix(".json"), record)
         shutil.rmtree(path / records.CHECKPOINTS, ignore_errors=True)
+        (path / LOCK).unlink(missing_ok=True)
 
     def dataset(self, *, test: bool) -> Dataset:
         """The data set, loaded once; without its test split for the trials."""

@@ -15,7 +15,7 @@ from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.file import read_preset
 from discover.lab.experiments.presets.presets import get_preset
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "own_everything" / "mine.toml"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "own_everything" / "mine.toml"
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from discover.sharding import (
     sharded_eval_params,
     sharded_group_value_and_grad,
 )
-from tests.library.sharded import (
+from tests.library.sharding.sharded import (
     CLUSTERS,
     MODEL_SPECS,
     assert_close,

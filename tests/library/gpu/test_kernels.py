@@ -14,7 +14,7 @@ from discover.gpu import parameters, split_kernel, update_kernel
 from discover.gpu.parameters import Parameter
 from discover.gpu.stacked import update_stacked
 from discover.gpu.weight_gradient import Window, choose_tiles, grouped_weight_gradient
-from tests.library.on_gpu import assert_same, compiled, lowered_for_cuda, random_tree
+from tests.library.gpu.on_gpu import assert_same, compiled, lowered_for_cuda, random_tree
 
 pytestmark = pytest.mark.float32
 

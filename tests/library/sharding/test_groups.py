@@ -19,7 +19,7 @@ from discover.sharding import (
     shard_by_parameter,
     sharded_group_value_and_grad,
 )
-from tests.library.sharded import (
+from tests.library.sharding.sharded import (
     assert_close,
     loss,
     make_batches,

@@ -12,8 +12,8 @@ import discover
 from benchmarks.traffic import collectives, count_kinds
 from discover.gpu import device, update_kernel
 from discover.sharding import shard_by_parameter
-from tests.library.on_gpu import H200, lowered_for_cuda
-from tests.library.sharded import CLUSTERS, MODEL_SPECS, assert_close, make_mesh, make_params, quick_jit
+from tests.library.gpu.on_gpu import H200, lowered_for_cuda
+from tests.library.sharding.sharded import CLUSTERS, MODEL_SPECS, assert_close, make_mesh, make_params, quick_jit
 
 pytestmark = pytest.mark.float32
 
@@ -59,7 +59,10 @@ def test_the_kernel_updates_slices_where_they_are_and_equals_the_plain_rule(name
     monkeypatch.undo()
     # Every parameter, cut by the data axis and by the model axis that it is sharded over.
     assert sorted(sizes) == sorted(-(-size // count) for size in (5 * 12, 12 * 2, 12, 1))
-    assert_close(kernel(*arguments), plain(*arguments), rtol=2e-2 if name == "discover" else 1e-5, atol=1e-6)
+    for actual, expected in zip(*map(jax.tree.leaves, (kernel(*arguments), plain(*arguments))), strict=True):
+        assert actual.dtype == expected.dtype
+        tolerance = 2e-2 if expected.dtype == jnp.bfloat16 else 1e-5  # only the buffers may be rounded so coarsely
+        assert_close(actual.astype("float32"), expected.astype("float32"), rtol=tolerance, atol=1e-6)
     assert count_kinds(collectives(kernel)) == count_kinds(collectives(plain))
 
 

@@ -1,7 +1,6 @@
 """A run that is killed, whenever and however often, ends as if it had never been."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,26 +12,17 @@ import pytest
 
 from discover.lab.experiments.run.run import load_params
 from discover.registry import OPTIMIZERS
+from tests import one_device
 
 HARNESS = Path(__file__).with_name("kill_harness.py")
 
 
 def run_harness(folder, seed, kills_per_optimizer, optimizers):
-    environment = dict(os.environ)
-    environment.pop("XLA_FLAGS", None)  # one device, as a user has it
-    environment |= {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "PYTHONPATH": os.pathsep.join([str(HARNESS.parents[3]), environment.get("PYTHONPATH", "")]),
-    }
     done = subprocess.run(
         [sys.executable, str(HARNESS), str(folder), str(seed), str(kills_per_optimizer), *optimizers],
-        env=environment,
+        env=one_device.environment(JAX_COMPILATION_CACHE_DIR=str(folder / "cache")),
         capture_output=True,
         text=True,
-        timeout=540,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "report.json").read_text())
@@ -66,6 +56,7 @@ def test_a_run_killed_and_resumed_ends_bit_identical(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_optimizer_killed_and_resumed_ends_bit_identical(tmp_path):
     report = run_harness(tmp_path, 1, 8, [])
     assert_was_killed(report, OPTIMIZERS, 80)

@@ -11,7 +11,7 @@ import pytest
 from discover import Clusters, discover, mean_over_groups, take_step
 from discover.context import Context, Offset
 from discover.gpu import parameters
-from tests.library.on_gpu import assert_identical, assert_same, compiled, random_tree, wide
+from tests.library.gpu.on_gpu import assert_identical, assert_same, compiled, random_tree, wide
 
 pytestmark = pytest.mark.float32
 
@@ -19,10 +19,12 @@ pytestmark = pytest.mark.float32
 def steps(take, tx, params, grads):
     """Two steps from a state that is not zero, the second of them on a batch without examples."""
     state = jax.tree.map(lambda s: s + jnp.ones_like(s), tx.init(params))
-    for sizes in ([3, 2, 1, 0], [0, 0, 0, 0]):
-        ids, sizes = jnp.array([2, 0, 2, 1]), jnp.array(sizes)
-        params, state = take(tx, grads, state, params, cluster_ids=ids, group_sizes=sizes)
-    return params, state
+
+    def step(now, sizes):
+        params, state = now
+        return take(tx, grads, state, params, cluster_ids=jnp.array([2, 0, 2, 1]), group_sizes=sizes), None
+
+    return jax.lax.scan(step, (params, state), jnp.array([[3, 2, 1, 0], [0, 0, 0, 0]]))[0]
 
 
 def update_and_add(tx, grads, state, params, **extra):

@@ -350,7 +350,7 @@ def test_a_killed_rerun_goes_on_to_the_same_rows(grid, tmp_path):
     words = [sys.executable, "-m", "discover", "reproduce", "results-e", "--scale", "digits", "--out", str(tmp_path)]
     words += [part for text in TINY for part in ("--set", text)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     process = subprocess.Popen(words, env=environment, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(tmp_path.glob("units/*/metrics.jsonl")):

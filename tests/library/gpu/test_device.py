@@ -8,7 +8,7 @@ import pytest
 
 import discover
 from discover.gpu import device
-from tests.library.on_gpu import lowered_for_cuda
+from tests.library.gpu.on_gpu import lowered_for_cuda
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Runs sweeps that are killed at chosen moments, and once without: run as a program by the test.
 
-usage: sweep_kill_harness.py FOLDER SEED KILLS (one: a short one, by optuna only)
+usage: kill_harness.py FOLDER SEED KILLS (one: a short one, by optuna only)
 
 The parent imports everything once and forks a child for each attempt. A child kills itself (SIGKILL) at the n-th call
 of something that changes what is on disk: a value that is drawn, an evaluation, a trial's record, optuna's verdict.
@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 import optuna
@@ -37,15 +38,16 @@ def plan(search, kills):
 
 
 def kill_at(owner, name, number):
-    """The ``number``-th call of ``owner.name`` does its work, and then the process is gone."""
+    """The ``number``-th call of ``owner.name`` does its work (returns or prunes), and then the process is gone."""
     original, calls = getattr(owner, name), []
 
     def wrapped(*arguments, **options):
-        result = original(*arguments, **options)
-        calls.append(None)
-        if len(calls) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+        try:
+            return original(*arguments, **options)
+        finally:
+            calls.append(None)
+            if len(calls) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(owner, name, wrapped)
 
@@ -68,7 +70,7 @@ def start(folder, search, kills, kill=None):
             if kill is not None:
                 point, number = kill
                 kill_at(*POINTS[point][:2], number)
-            with open(f"{folder}.{os.getpid()}.ended", "a") as ended:
+            with open(f"{folder}.{os.getpid()}.ended", "a", buffering=1) as ended:  # a kill loses no line
                 sweep(plan(search, kills), folder, programs={}, say=lambda trial: print(trial["number"], file=ended))
         except BaseException:
             import traceback
@@ -101,9 +103,14 @@ def main():
         if wait(start(base / f"{search}-broken", search, kills)) != 0:
             raise SystemExit("the last resumption failed")
     for search in ("grid", "tpe") if kills > 1 else ():
-        # Several at once on one folder, one of which dies between a training and its record.
-        together = [start(base / f"{search}-shared", search, kills, k) for k in (None, None, ("trained", 1))]
-        report[f"{search}-shared"] = [wait(child) for child in together]
+        # Several at once on one folder, one of which dies between a training and its record. It has a trial already
+        # when the others come: they could have done everything before its turn.
+        folder = base / f"{search}-shared"
+        doomed = start(folder, search, kills, ("trained", 1))
+        while not (folder / "trials" / "0000.lock").exists():
+            time.sleep(0.005)
+        others = [start(folder, search, kills) for _ in range(2)]
+        report[f"{search}-shared"] = [wait(child) for child in (doomed, *others)]
     (base / "report.json").write_text(json.dumps(report))
 
 
