@@ -9,7 +9,8 @@ import pytest
 import discover
 from discover.damping import damp
 from discover.gpu import damping_kernel
-from tests.library import on_gpu, problem
+from tests.library import problem
+from tests.library.gpu import on_gpu
 from tests.reference import muon_reference
 
 PROBS = (0.5, 0.3, 0.2)
