@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import discover
+from discover.lab.experiments.diagnose.advice import MEASURED
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,6 +59,24 @@ def test_every_measured_mean_of_a_page_is_filled_in_from_a_record(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)  # not what a command prints
     text = fill_in.NUMBER.sub("", fill_in.TABLE.sub("", text))
     assert re.findall(r".*\d ?%? ± \d.*", text) == []
+
+
+@pytest.mark.parametrize(
+    ("order", "record", "where"),
+    [("random", "results-h-groups", "1 group"), ("turns", "results-h-turns-printed", "1 group in turn")],
+)
+def test_what_diagnose_says_was_measured_is_what_the_records_say(order, record, where):
+    def percent(*labels, record=record):
+        return round(100 * max(records.row(record, label)["test_accuracy"]["mean"] for label in labels))
+
+    records = load_hook("records")
+    with_momentum = "results-h-one-group-printed" if order == "random" else record
+    assert {name: value for (name, at), value in MEASURED.items() if at == order} == {
+        "momentum": percent(f"momentum-{where}", record=with_momentum),
+        "muon": percent(f"muon-{where}", f"muon-fresh {where}"),
+        "discover_muon": percent(f"discover_muon-{where}"),
+        "damped": percent(f"discover_muon-damped {where}"),
+    }
 
 
 def test_a_number_that_differs_from_its_record_is_replaced():

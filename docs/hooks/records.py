@@ -42,9 +42,9 @@ def row(record: str, label: str) -> dict[str, Any]:
 
 
 def percent(spread: Mapping[str, Any]) -> str:
-    """Mean ± standard deviation in percent; of one seed, its value."""
+    """Mean ± standard deviation in percent; of one seed, its value. A printed mean has no values beside it."""
     text = f"{100 * spread['mean']:.1f}"
-    return f"{text} ± {100 * spread['std']:.1f}" if len(spread["values"]) > 1 else text
+    return text if len(spread.get("values", ())) == 1 else f"{text} ± {100 * spread['std']:.1f}"
 
 
 def name(label: str) -> str:

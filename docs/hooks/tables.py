@@ -60,6 +60,8 @@ def grid(record: str, down: str, across: str) -> str:
     faceted = [one for one in found if {down, across} <= one["facets"].keys()]
     heads = list(dict.fromkeys(one["facets"][across] for one in faceted))
     sides = list(dict.fromkeys(one["facets"][down] for one in faceted))
+    if down == "groups":
+        sides.sort()
     cells = {(one["facets"][down], one["facets"][across]): percent(one["test_accuracy"]) for one in faceted}
     lines = [(SIDES.get(side, str(side)), *(cells.get((side, head), "") for head in heads)) for side in sides]
     alone = [one for one in found if one["batches"] == "shuffled" and down not in one["facets"]]

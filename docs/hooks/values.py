@@ -34,12 +34,6 @@ def rate(record: str, label: str) -> str:
     return plain(row(record, label)["learning_rate"])
 
 
-def slower(record: str, label: str, other: str) -> str:
-    """By how many percent a row made fewer steps a second than another."""
-    mine, theirs = (row(record, one)["steps_per_second"] for one in (label, other))
-    return f"{100 * (1 - mine / theirs):.0f}"
-
-
 def drift(record: str, label: str, which: str) -> str:
     """The least, greatest or last distance of ḡ from the mean of the buffers along a run."""
     values = [line["drift"] for line in row(record, label)["lines"]]
@@ -47,29 +41,45 @@ def drift(record: str, label: str, which: str) -> str:
     return f"{value:.1f}" if value >= 0.1 else f"{value:.0e}"
 
 
-def speed(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
+def speed(record: str, optimizer: str, groups: str, more: str = "") -> str:
     """Steps a second, for each of momentum's."""
-    return f"{_bench(record, optimizer, groups, clusters)['ratio']:.3f}"
+    return f"{_bench(record, optimizer, groups, more)['ratio']:.3f}"
 
 
-def lowest(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
+def lowest(record: str, optimizer: str, groups: str, more: str = "") -> str:
     """The least of the repeats' `speed`."""
-    return f"{_bench(record, optimizer, groups, clusters)['ratio_lowest']:.3f}"
+    return f"{_bench(record, optimizer, groups, more)['ratio_lowest']:.3f}"
 
 
-def highest(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
+def highest(record: str, optimizer: str, groups: str, more: str = "") -> str:
     """The greatest of them."""
-    return f"{_bench(record, optimizer, groups, clusters)['ratio_highest']:.3f}"
+    return f"{_bench(record, optimizer, groups, more)['ratio_highest']:.3f}"
 
 
-def milliseconds(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
+def milliseconds(record: str, optimizer: str, groups: str, more: str = "") -> str:
     """The time of a step."""
-    return f"{_bench(record, optimizer, groups, clusters)['milliseconds']:.2f}"
+    return f"{_bench(record, optimizer, groups, more)['milliseconds']:.2f}"
 
 
-def megabytes(record: str, optimizer: str, groups: str, clusters: str = "") -> str:
+def of_muon(record: str, optimizer: str, groups: str, more: str = "") -> str:
+    """Steps a second, for each of Muon's."""
+    return f"{_bench(record, optimizer, groups, more)['of_muon']:.3f}"
+
+
+def longer(record: str, optimizer: str, groups: str, more: str, other: str) -> str:
+    """By how many percent a step takes longer than with the other value."""
+    mine, theirs = (_bench(record, optimizer, groups, one)["milliseconds"] for one in (more, other))
+    return f"{100 * (mine / theirs - 1):.1f}"
+
+
+def compiling(record: str, optimizer: str, groups: str, more: str = "") -> str:
+    """Seconds until the first step."""
+    return str(_bench(record, optimizer, groups, more)["compile_seconds"])
+
+
+def megabytes(record: str, optimizer: str, groups: str, more: str = "") -> str:
     """What the optimizer keeps."""
-    return f"{_bench(record, optimizer, groups, clusters)['state_bytes'] / 1e6:,.0f}"
+    return f"{_bench(record, optimizer, groups, more)['state_bytes'] / 1e6:,.0f}"
 
 
 def floor(record: str, optimizer: str, groups: str) -> str:
@@ -103,6 +113,11 @@ def grows(section: str, optimizer: str, start: str, end: str) -> str:
     return f"{_steady(section, optimizer, end) / _steady(section, optimizer, start):.4g}"
 
 
+def stable_rank(stage: str) -> str:
+    """Of one weight matrix's step: the sum of its squared singular values over the largest."""
+    return f"{statistics.mean(row('singular-values', stage)['stable_rank']):.1f}"
+
+
 def violations(optimizer: str) -> str:
     """In how many of the random problems an optimizer left the bound of the theorem."""
     return str(sum(one[optimizer]["violations"] for one in load("theory")["bound"]["rows"]))
@@ -134,15 +149,18 @@ def _mean(record: str, label: str) -> float:
     return 100 * row(record, label)["test_accuracy"]["mean"]
 
 
-def _bench(record: str, optimizer: str, groups: str, clusters: str = "") -> dict[str, Any]:
-    wanted = {"optimizer": optimizer, "groups": groups} | ({"clusters": clusters} if clusters else {})
-    return find(load(record)["rows"], **wanted)
+def _bench(record: str, optimizer: str, groups: str, more: str = "") -> dict[str, Any]:
+    """A row; more is how many clusters it has, or another of its fields, as in `damping=0.1`."""
+    field, _, value = more.rpartition("=")
+    return find(
+        load(record)["rows"], optimizer=optimizer, groups=groups, **({field or "clusters": value} if more else {})
+    )
 
 
 NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        accuracy, mean, gap, won_back, rate, slower, drift, speed, lowest, highest, milliseconds, megabytes, floor,
-        loss, gain, rank_correlation, steady, grows, violations,
+        accuracy, mean, gap, won_back, rate, drift, speed, lowest, highest, milliseconds, of_muon, longer,
+        compiling, megabytes, floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
     )
 }  # fmt: skip
