@@ -72,11 +72,6 @@ def longer(record: str, optimizer: str, groups: str, more: str, other: str) -> s
     return f"{100 * (mine / theirs - 1):.1f}"
 
 
-def compiling(record: str, optimizer: str, groups: str, more: str = "") -> str:
-    """Seconds until the first step."""
-    return str(_bench(record, optimizer, groups, more)["compile_seconds"])
-
-
 def megabytes(record: str, optimizer: str, groups: str, more: str = "") -> str:
     """What the optimizer keeps."""
     return f"{_bench(record, optimizer, groups, more)['state_bytes'] / 1e6:,.0f}"
@@ -160,7 +155,6 @@ def _bench(record: str, optimizer: str, groups: str, more: str = "") -> dict[str
 NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        accuracy, mean, gap, won_back, rate, drift, speed, lowest, highest, milliseconds, of_muon, longer,
-        compiling, megabytes, floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
+        accuracy, mean, gap, won_back, rate, drift, speed, lowest, highest, milliseconds, of_muon, longer, megabytes, floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
     )
 }  # fmt: skip
