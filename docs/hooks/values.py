@@ -155,6 +155,7 @@ def _bench(record: str, optimizer: str, groups: str, more: str = "") -> dict[str
 NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        accuracy, mean, gap, won_back, rate, drift, speed, lowest, highest, milliseconds, of_muon, longer, megabytes, floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
+        accuracy, mean, gap, won_back, rate, drift, speed, lowest, highest, milliseconds, of_muon, longer, megabytes,
+        floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
     )
 }  # fmt: skip
