@@ -63,7 +63,7 @@ def scale_by_discover(
         and ḡ stay in float32 or wider.
       estimate_probs: learn p_n from the group sizes seen so far instead of taking `clusters.probs`.
       skip_nonfinite: a group whose gradient holds NaN or infinity counts as one without examples, and the state counts
-        how many there were. Otherwise such a group spoils its cluster's buffer, ḡ and the step.
+        how many there were. Otherwise it spoils the step, though no buffer.
 
     Returns:
       An `optax.GradientTransformationExtraArgs`. Its update takes gradients with leaves [G, ...],

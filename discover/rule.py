@@ -161,6 +161,10 @@ class OverGroups(Protocol):
         """For each group ĝ_n, the mean gradient over all the batch's examples of its cluster."""
         ...
 
+    def everywhere(self, value: jax.Array) -> Any:
+        """The same value for each group."""
+        ...
+
     def stored(self, values: Any) -> Any:
         """The values as the buffers hold them, which may be in a narrower dtype."""
         ...
@@ -181,12 +185,15 @@ def apply_rule(
     """
     # A group that does not count may hold anything, NaN included: it is cut out, not multiplied by zero.
     grads = groups.each(lambda valid, ĝ: jnp.where(valid, with_offset(offset, ĝ), 0), weights.valid, grads)
-    # Groups of the same cluster all compute that cluster's new buffer; one of them writes it.
-    averages = groups.by_cluster(weights.cluster_mean, grads)
-    new = groups.stored(groups.each(lambda ρ, ĝ, g: g + ρ * (ĝ - g), weights.rate, averages, old))
-
     innovation = groups.sum(groups.each(lambda w, ĝ, g: w * (ĝ - g), weights.share, grads, old))
     direction = mean + weights.correction * innovation
+
+    # Groups of the same cluster all compute that cluster's new buffer; one of them writes it. Where a number of the
+    # batch is not finite no buffer moves: zero times NaN would bring it to all clusters.
+    averages = groups.by_cluster(weights.cluster_mean, grads)
+    finite = groups.everywhere(jnp.isfinite(innovation))
+    new = groups.each(lambda ok, ρ, ĝ, g: jnp.where(ok, g + ρ * (ĝ - g), g), finite, weights.rate, averages, old)
+    new = groups.stored(new)
     # From the buffers as stored: that is what keeps ḡ = Σ p_n g_n.
     change = groups.sum(groups.each(_change_of_mean, weights.mean_new, new, weights.mean_old, old))
     return jnp.where(weights.active, direction, 0), weights.mean_keep * mean + change, new

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from discover.gpu.parameters import Parameter, Result
 from discover.rule import AFRESH, Weights, apply_rule, displacement
 
+FEW_CLUSTERS = 6
+
 
 class Stacked(NamedTuple):
     """Arithmetic over the first axis: an `OverGroups`.
@@ -23,23 +25,23 @@ class Stacked(NamedTuple):
         return function(*values)
 
     def sum(self, values: jax.Array) -> jax.Array:
+        if values.shape[0] == 1:
+            return values[0]
         if not self.sums_as_products:
             return jnp.sum(values, axis=0)
         return jnp.tensordot(jnp.ones(values.shape[0], values.dtype), values, 1, precision=jax.lax.Precision.HIGHEST)
 
     def by_cluster(self, cluster_mean: jax.Array, grads: jax.Array) -> jax.Array:
+        if grads.shape[0] == 1:
+            return grads
         mean = cluster_mean.astype(grads.dtype)
-        # Zero times what is not finite is not zero: only the averages that it belongs to may see it.
-        finite = jnp.isfinite(grads)
-        averages = self._matmul(mean, jnp.where(finite, grads, 0))
-        spoilt = self._matmul((mean > 0).astype(grads.dtype), 1 - finite.astype(grads.dtype)) > 0
-        return jnp.where(spoilt, jnp.nan, averages)
-
-    def _matmul(self, matrix: jax.Array, grads: jax.Array) -> jax.Array:
         if grads.ndim > 2:
-            return jnp.einsum("kj,j...->k...", matrix, grads, precision=jax.lax.Precision.HIGHEST)
+            return jnp.einsum("kj,j...->k...", mean, grads, precision=jax.lax.Precision.HIGHEST)
         # Vectors are sums over activations, and a matrix product would impose its memory layout on those.
-        return jnp.sum(matrix.reshape(*matrix.shape, *(1,) * (grads.ndim - 1)) * grads[None], axis=1)
+        return jnp.sum(mean.reshape(*mean.shape, *(1,) * (grads.ndim - 1)) * grads[None], axis=1)
+
+    def everywhere(self, value: jax.Array) -> jax.Array:
+        return value[None]
 
     def stored(self, values: jax.Array) -> jax.Array:
         # A cast there and back is one that a compiler may leave out.
@@ -49,7 +51,7 @@ class Stacked(NamedTuple):
         return jax.lax.reduce_precision(values, narrow.nexp, narrow.nmant)
 
 
-def update_stacked(weights: Weights, one: Parameter, *, sums_as_products: bool) -> Result:
+def update_stacked(weights: Weights, one: Parameter, *, on_cpu: bool) -> Result:
     """The rule for one parameter: only the buffers of the batch's clusters are read and written."""
     dtype, ndim = one.mean.dtype, one.mean.ndim
 
@@ -60,12 +62,19 @@ def update_stacked(weights: Weights, one: Parameter, *, sums_as_products: bool) 
 
     fields = ("valid", "active", "share", "correction", "rate", "mean_keep", "mean_old", "mean_new")
     shaped = weights._replace(**{field: for_parameter(getattr(weights, field)) for field in fields})
-    old = one.buffers.at[weights.read_ids].get(mode="promise_in_bounds").astype(dtype)
+    read_ids, write_ids = weights.read_ids, weights.write_ids
+    alone = on_cpu and write_ids.size == 1 and one.buffers.shape[0] > FEW_CLUSTERS
+    if alone:
+        # XLA for CPUs makes of one row's gather and scatter an update that copies all N buffers twice. A second row,
+        # which is dropped, prevents it, and is the cheaper of the two unless N is small.
+        read_ids, write_ids = jnp.pad(read_ids, (0, 1)), jnp.pad(write_ids, (0, 1), constant_values=2**30)
+    old = one.buffers.at[read_ids].get(mode="promise_in_bounds")[: weights.share.size].astype(dtype)
     offset = one.offset and one.offset._replace(vector=one.offset.vector[None])
-    groups = Stacked(one.buffers.dtype, sums_as_products)
+    groups = Stacked(one.buffers.dtype, sums_as_products=on_cpu)
     first, mean, new = apply_rule(shaped, one.grads.astype(dtype), one.mean, old, offset, groups)
     new = new.astype(one.buffers.dtype)
-    buffers = one.buffers.at[weights.write_ids].set(new, mode="drop", unique_indices=True)
+    new = jnp.concatenate([new, new]) if alone else new
+    buffers = one.buffers.at[write_ids].set(new, mode="drop", unique_indices=True)
     if one.move is not None:
         param, learning_rate, decay = one.move
         step = jnp.where(weights.active, displacement(first, param, learning_rate, decay), 0)

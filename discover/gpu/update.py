@@ -16,7 +16,6 @@ from discover.rule import Weights
 if TYPE_CHECKING:
     from discover.sharding.slices import Slices
 
-FEW_CLUSTERS = 6
 VECTOR = {"offset": "vector", "move": "param"}
 """What of an `Offset` and of a `Move` is as long as the parameter."""
 
@@ -26,8 +25,7 @@ def update_parameters(weights: Weights, grads: Any, state: Any, context: Context
 
     def cpu():
         def update(parameters: Sequence[Parameter]) -> list[Result]:
-            padded, all_groups = _with_second_group(weights, parameters)
-            return summed_afresh(weights, [update_stacked(all_groups, one, sums_as_products=True) for one in padded])
+            return summed_afresh(weights, [update_stacked(weights, one, on_cpu=True) for one in parameters])
 
         return map_parameters(update, grads, state, context)
 
@@ -46,25 +44,9 @@ def update_parameters(weights: Weights, grads: Any, state: Any, context: Context
 
 def _plain(weights: Weights) -> Update:
     def update(parameters: Sequence[Parameter]) -> list[Result]:
-        return summed_afresh(weights, [update_stacked(weights, one, sums_as_products=False) for one in parameters])
+        return summed_afresh(weights, [update_stacked(weights, one, on_cpu=False) for one in parameters])
 
     return update
-
-
-def _with_second_group(weights: Weights, parameters: Sequence[Parameter]) -> tuple[list[Parameter], Weights]:
-    """Adds to a single group one that does not count.
-
-    XLA for CPUs turns a scatter of one row into an update that copies all N buffers twice; a second row prevents it,
-    and is the cheaper of the two unless N is small.
-    """
-    if weights.share.size != 1 or not parameters or parameters[0].buffers.shape[0] <= FEW_CLUSTERS:
-        return list(parameters), weights
-    num_clusters = parameters[0].buffers.shape[0]
-    nothing = {"write_ids": num_clusters + 1}
-    single = ("read_ids", "write_ids", "valid", "share", "rate", "mean_old", "mean_new")
-    added = {name: jnp.pad(getattr(weights, name), (0, 1), constant_values=nothing.get(name, 0)) for name in single}
-    both = weights._replace(**added, cluster_mean=jnp.pad(weights.cluster_mean, ((0, 1), (0, 1))))
-    return [one._replace(grads=jnp.concatenate([one.grads, one.grads])) for one in parameters], both
 
 
 def _has_kernel(one: Parameter) -> bool:

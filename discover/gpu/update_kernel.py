@@ -50,6 +50,7 @@ _INPUTS, _RESULTS = 5, 3  # of each parameter
 class _Unrolled(NamedTuple):
     """Arithmetic over lists, an array for each group: an `OverGroups`."""
 
+    num_groups: int
     buffer_dtype: Any
     dtype: Any
 
@@ -60,11 +61,10 @@ class _Unrolled(NamedTuple):
         return functools.reduce(operator.add, values)
 
     def by_cluster(self, cluster_mean: Sequence[Any], grads: Sequence[jax.Array]) -> list[jax.Array]:
-        # Zero times what is not finite is not zero: a group of another cluster is cut out.
-        return [
-            self.sum([jnp.where(mean > 0, mean * gradient, 0) for mean, gradient in zip(row, grads)])
-            for row in cluster_mean
-        ]
+        return [self.sum([mean * gradient for mean, gradient in zip(row, grads)]) for row in cluster_mean]
+
+    def everywhere(self, value: jax.Array) -> list[jax.Array]:
+        return [value] * self.num_groups
 
     def stored(self, values: Sequence[jax.Array]) -> list[jax.Array]:
         return [value.astype(self.buffer_dtype).astype(self.dtype) for value in values]
@@ -99,7 +99,7 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
     mean, param, vector, grads, old = loads[0]() if count == 1 else lax.switch(which, loads)
     offset = Offset(numbers_ref[0], numbers_ref[1], vector) if kind.offset else None
     weights = _unpack(scalars_ref, num_groups)
-    groups = _Unrolled(kind.buffer_dtype, mean.dtype)
+    groups = _Unrolled(num_groups, kind.buffer_dtype, mean.dtype)
     result, new_mean, new = apply_rule(weights, grads, mean, old, offset, groups)
 
     def sum_afresh(refs):

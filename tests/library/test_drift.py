@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import discover
@@ -104,14 +105,29 @@ def spoilt(bad, **options):
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
-def test_what_is_not_finite_stays_in_its_own_clusters_buffer(bad, on_gpu, gpu, monkeypatch):
+def test_what_is_not_finite_reaches_the_step_but_no_buffer(bad, on_gpu, gpu):
     if on_gpu:
         gpu()
     with jax.enable_x64(not on_gpu):
-        _, state = spoilt(bad)
-    for buffers in jax.tree.leaves(state.buffers):
-        assert np.isfinite(np.delete(buffers, 2, axis=0)).all()
-        assert not np.isfinite(buffers[2]).all()
+        direction, state = spoilt(bad)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    for buffers, d in zip(jax.tree.leaves(state.buffers), jax.tree.leaves(direction)):
+        assert np.sum(~np.isfinite(d)) == 1
+        assert (np.asarray(buffers)[:, ~np.isfinite(d)] == 0).all()  # where no buffer moved
+        assert (np.asarray(buffers)[np.array([0, 2, 3])][:, np.isfinite(d)] > 0).all()
+
+
+def test_a_step_that_is_not_finite_can_be_dropped_behind_the_rule():
+    rule = discover.scale_by_discover(discover.Clusters.uniform(2))
+    tx = optax.chain(rule, optax.apply_if_finite(optax.sgd(0.1), max_consecutive_errors=3))
+    params = jnp.ones(3)
+    state = tx.init(params)
+    for number in range(3):
+        grads = jnp.ones((2, 3)).at[0, 1].set(jnp.nan if number == 1 else 1.0)
+        updates, state = tx.update(grads, state, params, cluster_ids=jnp.array([0, 1]))
+        assert (np.asarray(updates) == 0).all() == (number == 1)
+        params = optax.apply_updates(params, updates)
+    assert np.isfinite(params).all()
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, -jnp.inf])

@@ -47,7 +47,7 @@ def test_the_update_kernel_equals_the_plain_rule(num_groups, num_clusters, shape
     offset = Offset(0.3, 0.5, param) if asked in ("offset", "penalty and move") else None
     move = Move(param, 0.1, 0.2) if asked.endswith("move") else None
     one = Parameter(None, *arrays, offset, move)
-    plain = compiled(lambda: update_stacked(weights, one, sums_as_products=False))
+    plain = compiled(lambda: update_stacked(weights, one, on_cpu=False))
     kernel = compiled(lambda: update_kernel.update_in_kernels(update_kernel.pack(weights), [one], interpret=True)[0])
     for name, expected, actual in zip(("result", "mean", "buffers"), plain, kernel):
         assert actual.shape == expected.shape
