@@ -13,7 +13,7 @@ from discover.gpu import update_kernel
 from discover.gpu.parameters import Parameter
 from discover.registry import OPTIMIZERS
 from tests.library import table
-from tests.library.on_gpu import compiled
+from tests.library.gpu.on_gpu import compiled
 
 NUM_CLUSTERS, SIZE = 10, 40
 CLUSTERS = discover.Clusters.uniform(NUM_CLUSTERS)
