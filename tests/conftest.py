@@ -5,6 +5,8 @@ import os
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
 # Most of the time goes into compiling programs that run a few times; `make test-all` has flags for those that run long.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if metadata.version("jaxlib").startswith(("0.10.", "0.11.")):  # a version that does not know a flag would not start
@@ -20,3 +22,10 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cache entry"
 
 gc.set_threshold(50_000, 20, 50)  # tracing makes many objects that live on, and looking through them takes a tenth
+
+
+def pytest_collection_modifyitems(items):
+    """What takes minutes takes many of them on a busy machine, and ends when it hangs all the same."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))

@@ -225,7 +225,6 @@ def test_the_sdist_holds_what_is_needed_to_build(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # two installations, as quick as the network
 def test_both_doors_open_in_environments_of_their_own(wheel, tmp_path):
     """As a user installs it, from an index: the library, then the laboratory beside it."""
     venv.create(tmp_path / "env", with_pip=True)

@@ -56,7 +56,6 @@ def test_a_run_killed_and_resumed_ends_bit_identical(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_every_optimizer_killed_and_resumed_ends_bit_identical(tmp_path):
     report = run_harness(tmp_path, 1, 8, [])
     assert_was_killed(report, OPTIMIZERS, 80)

@@ -52,14 +52,12 @@ def test_a_killed_search_has_the_same_trials_and_the_same_winner(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("search", "kills", "points"), [("grid", 2, 2), ("tpe", 9, 6)])
 def test_a_sweep_killed_wherever_has_the_same_trials_and_the_same_winner(thorough, search, kills, points):
     assert_ends_the_same(*thorough, search, kills, points)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("search", ["grid", "tpe"])
 def test_processes_on_one_folder_share_the_trials_even_if_one_dies(thorough, search):
     folder, report = thorough
