@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,9 @@ def reproduce(
         str, typer.Option("--scale", metavar="NAME", help="small (one GPU) or digits (a rehearsal on any CPU).")
     ] = "small",
     minutes: options.MinutesOption = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", metavar="N", min=1, help="Train in N processes at once: two to eight on one GPU.")
+    ] = 1,
     seeds: options.SeedsOption = None,
     data: options.DataOption = None,
     settings: options.SetOption = None,
@@ -51,8 +55,18 @@ def reproduce(
         raise CommandError(f"say which result: {', '.join((*RESULTS, *OTHERS))} or all (see --list)")
     wanted = [*RESULTS, *OTHERS] if "all" in names else [choose("result", n, (*RESULTS, *OTHERS)) for n in names]
     directory = out or Path("runs") / f"reproduce-{scale}"
-    results = _run(wanted, scale, directory, minutes, seeds, data, settings, redraw, quiet=json_file == "-")
-    options.write_result(json_file, results)
+    run = partial(_run, wanted, scale, directory, seeds=seeds, data=data, settings=settings, redraw=redraw)
+    quiet = json_file == "-"
+    if jobs > 1 and not redraw:
+        from discover.lab.experiments.reproduce.jobs import more_processes
+
+        given = {"--scale": scale, "--minutes": minutes, "--seeds": seeds, "--data": data, "--out": directory}
+        command = ["reproduce", *names, *(f"{key}={value}" for key, value in given.items() if value is not None)]
+        command += [word for text in settings or () for word in ("--set", text)]
+        with more_processes(jobs - 1, command, directory / "logs", say):
+            run(minutes=minutes, quiet=True)
+        minutes = 0.0  # what the others have trained is only to be read
+    options.write_result(json_file, run(minutes=minutes, quiet=quiet))
 
 
 def listing(scale: str) -> list[dict[str, Any]]:
@@ -78,6 +92,7 @@ def _run(
     wanted: list[str],
     scale: str,
     directory: Path,
+    *,
     minutes: float | None,
     seeds: int | None,
     data: str | None,
