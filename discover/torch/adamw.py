@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from discover.torch.clusters import ClustersLike
-from discover.torch.optimizer import ClusterOptimizer, Memory, wide_dtype
+from discover.torch.optimizer import ClusterOptimizer, wide_dtype
+from discover.torch.part import Memory
 
 
 class DiscoverAdamW(ClusterOptimizer):

@@ -5,7 +5,7 @@ For each parameter, with the buffers after the step, U has the rows u_n = √p_n
     d ← d − Uᵀ(λI + UUᵀ)⁻¹U d,        λ = κ·trace(UUᵀ)/N                                    (D1)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def damp(
     direction: list[Tensor],
     means: list[Tensor],
     buffers: list[list[Tensor]],
-    probs: Sequence[float],
+    probs: Tensor,
     strength: float,
     total: Callable[[Tensor], Tensor] = lambda partial: partial,
 ) -> None:
@@ -27,7 +27,7 @@ def damp(
       direction: d.
       means: ḡ.
       buffers: g_n of all N clusters for each parameter.
-      probs: p_n.
+      probs: p_n, [N].
       strength: κ, at least 0.
       total: sums over processes, where each has a slice of every parameter.
     """
@@ -42,10 +42,10 @@ def damp(
         d.sub_((x @ _centred(rows, mean, probs)).view_as(d))
 
 
-def _centred(buffers: list[Tensor], mean: Tensor, probs: Sequence[float]) -> Tensor:
+def _centred(buffers: list[Tensor], mean: Tensor, probs: Tensor) -> Tensor:
     """U, [N, numbers of the parameter]."""
     rows = torch.stack([g.to(mean.dtype) for g in buffers]).sub_(mean).reshape(len(buffers), mean.numel())
-    return rows.mul_(torch.tensor(probs, dtype=torch.float64).sqrt().to(mean.device, mean.dtype)[:, None])
+    return rows.mul_(probs.sqrt()[:, None])
 
 
 def _solved(gram: Tensor, along: Tensor, noise: Tensor, strength: float) -> Tensor:

@@ -22,7 +22,8 @@ from torch.optim.optimizer import ParamsT
 
 from discover.torch.adamw import adam, adam_memory
 from discover.torch.clusters import ClustersLike
-from discover.torch.optimizer import ClusterOptimizer, Memory
+from discover.torch.optimizer import ClusterOptimizer
+from discover.torch.part import Memory
 
 SIZE = 0.2  # of a step's numbers, in the root of their mean square: about what Adam's are
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

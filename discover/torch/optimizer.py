@@ -11,11 +11,10 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from discover.torch import ranks as processes
 from discover.torch.batch import Batch
 from discover.torch.clusters import ClustersLike, Name, known, names_and_probs
-from discover.torch.damping import damp
-from discover.torch.rule import RATES, Visit, advance, move, rate_of
+from discover.torch.part import Memory, Part, take
+from discover.torch.ranks import Together
+from discover.torch.rule import RATES, Number, Visit, rate_of
 
-Memory = dict[str, Tensor]
-"""What is remembered of a parameter."""
 UNIT_INTERVAL = ("beta", "nu", "beta1", "beta2")
 NOT_NEGATIVE = ("lr", "weight_decay", "l2", "eps")
 CHOICES = {"rate": RATES, "buffers": (None, "cpu")}
@@ -60,8 +59,6 @@ class ClusterOptimizer(Optimizer):
         for p in grads:
             p.grad = None
 
-    # Not compiled itself: it chooses tensors by the cluster's name. What it calls is, once for all clusters.
-    @torch.compiler.disable(recursive=False)
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One step. With a closure, the cluster is what is set after the closure has run.
 
@@ -73,10 +70,8 @@ class ClusterOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            step = self._comparisons.begin(self.ranks, self._batch.taken(self._grads()), self.clusters, self._params())
-            for group in self.param_groups:
-                for params in _alike([p for p in group["params"] if p in step.params]):
-                    self._update(params, group, step)
+            for part in self._parts(torch.compiler.is_compiling()):
+                take(part)
         return loss
 
     def new_memory(self, param: Tensor, options: dict[str, Any]) -> Memory:
@@ -137,24 +132,46 @@ class ClusterOptimizer(Optimizer):
         self.__dict__.setdefault("_batch", Batch())
         self.__dict__.setdefault("_comparisons", processes.Comparisons())
 
-    def _update(self, params: list[Tensor], group: dict[str, Any], step: processes.Step) -> None:
-        """One step of parameters that are alike."""
+    @torch.compiler.disable  # it chooses tensors by name; what is then done with them is compiled once for all clusters
+    def _parts(self, compiling: bool) -> list[Part]:
+        """What the step does, in lists of parameters that are alike."""
+        number = _in_tensor if compiling else _itself
+        seen = self._batch.taken(self._grads())
+        together = self._comparisons.begin(self.ranks, seen, self.clusters, self._params())
+        return [
+            self._part(params, group, together, number)
+            for group in self.param_groups
+            for params in _alike([p for p in group["params"] if p in together.params])
+        ]
+
+    def _part(
+        self, params: list[Tensor], group: dict[str, Any], together: Together, number: Callable[[Number], Number]
+    ) -> Part:
         states = [self._state_of(p, group) for p in params]
-        means, probs = [state["mean"] for state in states], dict(zip(self.clusters, self.probs))
-        beta, total = group["beta"], sum(step.sizes.values())
+        probs, beta, total = dict(zip(self.clusters, self.probs)), group["beta"], sum(together.sizes.values())
         visits = []
-        for name, grads in step.gradients(params, group["l2"]):
-            share = step.sizes[name] / total
+        for name, grads in together.gradients(params, group["l2"]):
+            share = together.sizes[name] / total
             rate = rate_of(group["rate"], beta, share, probs[name])
-            visits.append(Visit(grads, [state[_key(name)] for state in states], share, probs[name], rate))
-        direction = advance(means, visits, 1 - group["nu"] * beta)
-        if group["damping"] is not None and len(self.clusters) > 1:
-            buffers = [[state[_key(name)] for name in self.clusters] for state in states]
-            damp(direction, means, buffers, self.probs, group["damping"], step.total)
-        direction = step.whole(direction, params)
-        memory = [{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states]
-        options = {name: group[name] for name in self.numbers}
-        _finish(params, direction, memory, self.transform, options, group["lr"], group["weight_decay"])
+            numbers = ((1 - group["nu"] * beta) * share, probs[name], rate)
+            visits.append(Visit(grads, [state[_key(name)] for state in states], *map(number, numbers)))
+        damped, everyone = group["damping"] is not None and len(self.clusters) > 1, []
+        if damped:  # those of the batch first: to a compiled program all batches look alike
+            everyone = [*together.sizes, *(name for name in self.clusters if name not in together.sizes)]
+        return Part(
+            params=params,
+            means=[state["mean"] for state in states],
+            visits=visits,
+            damping=group["damping"] if damped else None,
+            probs=torch.tensor([probs[name] for name in everyone], dtype=torch.float64).to(states[0]["mean"]) if damped else None,
+            buffers=[[state[_key(name)] for name in everyone] for state in states],
+            transform=self.transform,
+            memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],
+            options={name: group[name] for name in self.numbers},
+            lr=number(group["lr"]),
+            decay=group["weight_decay"],
+            together=together,
+        )
 
     def _state_of(self, p: Tensor, group: dict[str, Any]) -> Memory:
         state = self.state[p]
@@ -195,18 +212,6 @@ class ClusterOptimizer(Optimizer):
             torch.cuda.synchronize(device)
 
 
-def _finish(
-    params: list[Tensor],
-    direction: list[Tensor],
-    memory: list[Memory],
-    transform: Callable[..., list[Tensor]],
-    options: dict[str, Any],
-    lr: float | Tensor,
-    decay: float,
-) -> None:
-    move(params, transform(direction, memory, options), lr, decay)
-
-
 def wide_dtype(p: Tensor) -> torch.dtype:
     """float32, or the parameter's dtype where that is wider."""
     return torch.promote_types(p.dtype, torch.float32)
@@ -218,6 +223,14 @@ def _alike(params: list[Tensor]) -> Iterator[list[Tensor]]:
     for p in params:
         lists.setdefault((p.device, p.dtype), []).append(p)
     yield from lists.values()
+
+
+def _itself(number: Number) -> Number:
+    return number
+
+
+def _in_tensor(number: Number) -> Number:
+    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=torch.float64)
 
 
 def _key(name: Name) -> str:

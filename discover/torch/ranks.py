@@ -25,14 +25,14 @@ RANKS = ("same", "exchange", "alone")
 EVERY_STEP_UNTIL, THEN_EVERY = 10, 100
 
 
-def local_gradients(state: Any, bucket: Any) -> Any:
+def local_gradients(state: Any, bucket) -> torch.futures.Future[Tensor]:  # DDP takes no other types than these
     """A hook for DDP that leaves each process its own gradients: `ddp.register_comm_hook(None, local_gradients)`."""
-    done: Any = torch.futures.Future()
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done
 
 
-class Step:
+class Together:
     """What one step of a process by itself works with."""
 
     def __init__(self, seen: dict[Name, Seen]):
@@ -55,7 +55,7 @@ class Step:
         return partial
 
 
-class Exchange(Step):
+class Exchange(Together):
     """The same for a process that knows a slice of every cluster's gradients."""
 
     def __init__(self, seen: dict[Name, Seen], names: Sequence[Name], rows: list[list[float]], params: list[Tensor]):
@@ -90,7 +90,7 @@ class Exchange(Step):
         """The direction of all of each parameter, from every process's slices."""
         own = torch.cat(direction)
         together = own.new_empty(self.world * len(own))
-        dist.all_gather_into_tensor(together, own)
+        all_gather(together, own)
         pieces = together.view(self.world, -1).split([len(d) for d in direction], 1)
         return [piece.flatten()[: p.numel()].view(p.shape) for piece, p in zip(pieces, params)]
 
@@ -107,7 +107,7 @@ class Comparisons:
         self.steps = 0
         self.own_gradients = False  # whether processes with different clusters were seen to have different gradients
 
-    def begin(self, ranks: str, seen: dict[Name, Seen], names: Sequence[Name], params: list[Tensor]) -> Step:
+    def begin(self, ranks: str, seen: dict[Name, Seen], names: Sequence[Name], params: list[Tensor]) -> Together:
         """A step of this process, or of all together.
 
         Raises:
@@ -116,7 +116,7 @@ class Comparisons:
         alone = ranks == "alone" or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
         self.steps += 1
         if alone or (ranks == "same" and self.steps > EVERY_STEP_UNTIL and self.steps % THEN_EVERY):
-            return Step(seen)
+            return Together(seen)
         sizes = [seen[name].size if name in seen else 0.0 for name in names]
         reached = [float(any(p in one.grads for one in seen.values())) for p in params] if ranks == "exchange" else []
         rows = _told([*sizes, *reached], self._length(seen) if ranks == "exchange" else None, params[0].device)
@@ -130,7 +130,7 @@ class Comparisons:
                     "make the optimizer with ranks='exchange' and keep gradients local, with DDP's no_sync() or "
                     "ddp.register_comm_hook(None, discover.torch.local_gradients)"
                 )
-            return Step(seen)
+            return Together(seen)
         if different and not self.own_gradients:
             lengths = [row[-1] for row in rows]
             for rank in different:
@@ -174,8 +174,14 @@ def _told(numbers: list[float], last: Tensor | None, device: torch.device) -> li
     if last is not None:
         own[-1] = last
     every = own.new_empty(dist.get_world_size() * len(own))
-    dist.all_gather_into_tensor(every, own)
+    all_gather(every, own)
     return every.view(-1, len(own)).tolist()
+
+
+def all_gather(every: Tensor, own: Tensor) -> None:
+    """Every process's tensor, one after the other; the function has had two names in torch."""
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(every, own)
 
 
 def _wide(p: Tensor) -> torch.dtype:

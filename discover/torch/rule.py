@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 RATES = ("proportional", "per_visit")
+Number = float | Tensor
+"""What differs from step to step: a number, and in a compiled program a tensor, or there would be one for each value."""
 
 
 class Visit(NamedTuple):
@@ -23,9 +25,9 @@ class Visit(NamedTuple):
 
     grads: list[Tensor]  # ĝ_n
     buffers: list[Tensor]  # g_n; perhaps narrower than ḡ, perhaps in another memory
-    share: float  # w_n
-    prob: float  # p_n
-    rate: float  # ρ_n
+    weight: Number  # (1 − νβ)·w_n
+    prob: Number  # p_n
+    rate: Number  # ρ_n
 
 
 def rate_of(kind: str, beta: float, share: float, prob: float) -> float:
@@ -33,36 +35,50 @@ def rate_of(kind: str, beta: float, share: float, prob: float) -> float:
     return min(1.0, (1 - beta) * share / max(prob, sys.float_info.min)) if kind == "proportional" else 1 - beta
 
 
-def advance(means: list[Tensor], visits: list[Visit], correction: float) -> list[Tensor]:
+def advance(means: list[Tensor], visits: list[Visit]) -> list[Tensor]:
     """(F1) to (F3): moves ḡ and the buffers in place; the direction is in tensors of its own.
 
     Args:
       means: ḡ.
       visits: the clusters of the batch.
-      correction: the factor on Σ w_n δ_n, 1 − νβ.
     """
     direction = means
-    for grads, buffers, share, prob, rate in visits:
+    for grads, buffers, weight, prob, rate in visits:
         # The buffers themselves, where they are of ḡ's dtype and in its memory.
         old = [g.to(mean.device, mean.dtype, non_blocking=True) for g, mean in zip(buffers, means)]
         innovation = torch._foreach_sub(grads, old)
-        direction = torch._foreach_add(direction, innovation, alpha=correction * share)
+        direction = plus(direction, innovation, weight)
         if buffers[0].dtype == means[0].dtype and buffers[0].device == means[0].device:
-            torch._foreach_add_(buffers, innovation, alpha=rate)
-            torch._foreach_add_(means, innovation, alpha=prob * rate)
+            plus_(buffers, innovation, rate)
+            plus_(means, innovation, prob * rate)
         else:
-            new = torch._foreach_add(old, innovation, alpha=rate)
+            new = plus(old, innovation, rate)
             stored = [one.to(g.dtype) for one, g in zip(new, buffers)]
             torch._foreach_copy_(buffers, stored, non_blocking=True)
             # From the buffers as stored: that is what keeps ḡ = Σ p_n g_n.
             change = torch._foreach_sub([one.to(mean.dtype) for one, mean in zip(stored, means)], old)
-            torch._foreach_add_(means, change, alpha=prob)
+            plus_(means, change, prob)
     return direction
 
 
-def move(params: list[Tensor], update: list[Tensor], lr: float | Tensor, decay: float) -> None:
+def move(params: list[Tensor], update: list[Tensor], lr: Number, decay: float) -> None:
     """θ ← θ − μ·(u + λθ), in place; the update is used up."""
     if decay:
-        torch._foreach_add_(update, params, alpha=decay)
+        plus_(update, params, decay)
     torch._foreach_mul_(update, -lr)
     torch._foreach_add_(params, update)
+
+
+def plus(left: list[Tensor], right: list[Tensor], factor: Number) -> list[Tensor]:
+    """left + factor·right."""
+    if isinstance(factor, Tensor):
+        return torch._foreach_add(left, torch._foreach_mul(right, factor))  # pyright: ignore[reportReturnType]
+    return torch._foreach_add(left, right, alpha=factor)  # pyright: ignore[reportReturnType]
+
+
+def plus_(left: list[Tensor], right: list[Tensor], factor: Number) -> None:
+    """left ← left + factor·right."""
+    if isinstance(factor, Tensor):
+        torch._foreach_add_(left, torch._foreach_mul(right, factor))
+    else:
+        torch._foreach_add_(left, right, alpha=factor)

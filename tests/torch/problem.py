@@ -1,58 +1,25 @@
-"""Random gradients of a small model, given to the JAX optimizer and to the PyTorch one in float64."""
+"""Random gradients of a small model in float64, and the PyTorch optimizers that are given them."""
 
-import jax
 import numpy as np
 import torch
 
-import discover
-from discover import torch as ours
+from discover.torch import Discover, DiscoverAdamW, DiscoverMuon
 
-PAIRS = {
-    "discover": (discover.discover, ours.Discover),
-    "adam": (discover.discover_adam, ours.DiscoverAdamW),
-    "muon": (discover.discover_muon, ours.DiscoverMuon),
-}
+OURS = {"discover": Discover, "adam": DiscoverAdamW, "muon": DiscoverMuon}
 SHAPES = {"wide": (3, 7), "tall": (6, 2), "kernel": (4, 3, 2, 2), "same": (3, 7), "scale": (5,), "number": ()}
 
 
-def draw(seed, steps, num_clusters, shapes=None, most_groups=3):
+def draw(seed, steps, num_clusters, shapes=None, groups=(1, 3)):
     """(cluster ids, sizes, gradients of each group) for each step, and the parameters; all as torch has them."""
     rng = np.random.default_rng(seed)
     shapes = shapes or SHAPES
     params = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     batches = []
     for _ in range(steps):
-        ids = rng.integers(0, num_clusters, rng.integers(1, most_groups + 1))
+        ids = rng.integers(0, num_clusters, rng.integers(groups[0], groups[1] + 1))
         grads = [{n: rng.normal(size=shape) + 3 * np.cos(k + 1) for n, shape in shapes.items()} for k in ids]
         batches.append((ids, rng.integers(1, 9, len(ids)), grads))
     return params, batches
-
-
-def to_jax(array):
-    """A weight [out, in, …] of torch as the kernel […, in, out] of JAX."""
-    return np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array
-
-
-def to_torch_layout(array):
-    """And back."""
-    array = np.asarray(array)
-    return np.moveaxis(array, (-1, -2), (0, 1)) if array.ndim > 1 else array
-
-
-def jax_path(tx, params, batches):
-    """Parameters after each step."""
-    with jax.enable_x64(True):
-        tree = {name: to_jax(value) for name, value in params.items()}
-        state, path = tx.init(tree), []
-        most = max(len(ids) for ids, _, _ in batches)
-        update = jax.jit(lambda grads, state, tree, ids, sizes: tx.update(grads, state, tree, cluster_ids=ids, group_sizes=sizes))
-        for ids, sizes, grads in batches:
-            missing = most - len(ids)  # filled up with groups that do not count, so that one program serves all
-            grads = {name: np.stack([to_jax(one[name]) for one in [*grads, *grads[:1] * missing]]) for name in params}
-            updates, state = update(grads, state, tree, np.pad(ids, (0, missing)), np.pad(sizes, (0, missing)))
-            tree = {name: tree[name] + updates[name] for name in tree}
-            path.append({name: to_torch_layout(value) for name, value in tree.items()})
-    return path
 
 
 def parameters(params, dtype=torch.float64):
