@@ -8,7 +8,7 @@
         loss(part).backward(); opt.collect(name)
     opt.step()
 
-They take the steps of `discover.discover`, `discover.discover_adam` and `discover.discover_muon`. Nothing here needs jax.
+They take the steps of `discover.discover`, `discover.discover_adam` and `discover.discover_muon`, without jax.
 """
 
 try:

@@ -49,7 +49,9 @@ class Batch:
                 "Accelerate's `opt.optimizer.cluster = name`"
             )
         if cluster is not None and groups:
-            raise RuntimeError(f"either `opt.cluster` or `opt.collect` for a batch, not both: got {cluster!r} and groups")
+            raise RuntimeError(
+                f"either `opt.cluster` or `opt.collect` for a batch, not both: got {cluster!r} and groups"
+            )
         if groups and grads:
             raise RuntimeError("there are gradients of no group: call `opt.collect(name)` after each backward()")
         self.cluster, self.groups = None, {}

@@ -111,11 +111,16 @@ class ClusterOptimizer(Optimizer):
         """
         for group in state_dict["param_groups"]:
             if set(group.get("clusters", ())) != set(self.clusters):
-                theirs, ours = (f"{len(names)} ({_listed(names)})" for names in (group.get("clusters", ()), self.clusters))
+                theirs, ours = (
+                    f"{len(names)} ({_listed(names)})" for names in (group.get("clusters", ()), self.clusters)
+                )
                 raise ValueError(f"the state is of other clusters: it has {theirs}, this optimizer {ours}")
         # Without the tensors: torch would round them to the parameter's dtype, and send all to its device.
         super().load_state_dict({**state_dict, "state": {}})
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        # In the order of the state, so that sums over clusters are rounded in the same way.
+        probs, self.clusters = dict(zip(self.clusters, self.probs)), tuple(self.param_groups[0]["clusters"])
+        self.probs = tuple(probs[name] for name in self.clusters)
         for group in self.param_groups:
             group["clusters"] = self.clusters
             for p, key in zip(group["params"], saved):
@@ -163,7 +168,9 @@ class ClusterOptimizer(Optimizer):
             means=[state["mean"] for state in states],
             visits=visits,
             damping=group["damping"] if damped else None,
-            probs=torch.tensor([probs[name] for name in everyone], dtype=torch.float64).to(states[0]["mean"]) if damped else None,
+            probs=torch.tensor([probs[name] for name in everyone], dtype=torch.float64).to(states[0]["mean"])
+            if damped
+            else None,
             buffers=[[state[_key(name)] for name in everyone] for state in states],
             transform=self.transform,
             memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],

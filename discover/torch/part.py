@@ -14,7 +14,7 @@ Memory = dict[str, Tensor]
 
 
 class Part(NamedTuple):
-    """Parameters of one dtype on one device and of one group, and all that their step needs; lists have one entry each."""
+    """Parameters of one group, dtype and device, and all that their step needs; lists have one entry for each."""
 
     params: list[Tensor]
     means: list[Tensor]  # ḡ

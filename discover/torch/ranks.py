@@ -73,7 +73,9 @@ class Exchange(Together):
         sent = [_cut(found[name], self.world) for name in self.names if name in found]  # of each [D, L]
         held = [[n for n in range(len(self.names)) if row[n]] for row in self.rows]
         length = sum(lengths)
-        out = torch.stack(sent, 1).flatten() if sent else torch.zeros(0, dtype=_wide(params[0]), device=params[0].device)
+        out = (
+            torch.stack(sent, 1).flatten() if sent else torch.zeros(0, dtype=_wide(params[0]), device=params[0].device)
+        )
         received = out.new_empty(sum(map(len, held)) * length)
         splits = [len(clusters) * length for clusters in held]
         dist.all_to_all_single(received, out, splits, [len(sent) * length] * self.world)
@@ -126,8 +128,8 @@ class Comparisons:
             if different:
                 raise RuntimeError(
                     f"the processes hold different clusters: {held[0]} in rank 0, {held[different[0]]} in rank "
-                    f"{different[0]}, and DDP or FSDP has averaged their gradients. Draw one cluster for all of them; or "
-                    "make the optimizer with ranks='exchange' and keep gradients local, with DDP's no_sync() or "
+                    f"{different[0]}, and DDP or FSDP has averaged their gradients. Draw one cluster for all; or make "
+                    "the optimizer with ranks='exchange' and keep gradients local, with DDP's no_sync() or "
                     "ddp.register_comm_hook(None, discover.torch.local_gradients)"
                 )
             return Together(seen)
@@ -136,8 +138,8 @@ class Comparisons:
             for rank in different:
                 if lengths[rank] == lengths[0] > 0:
                     raise RuntimeError(
-                        f"rank 0 with {held[0]} and rank {rank} with {held[rank]} have the same gradients: DDP has averaged "
-                        "them already. Run backward() inside of ddp.no_sync(), or "
+                        f"rank 0 with {held[0]} and rank {rank} with {held[rank]} have the same gradients: DDP has "
+                        "averaged them already. Run backward() inside of ddp.no_sync(), or "
                         "ddp.register_comm_hook(None, discover.torch.local_gradients)"
                     )
             self.own_gradients = True

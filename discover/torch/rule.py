@@ -17,7 +17,7 @@ from torch import Tensor
 
 RATES = ("proportional", "per_visit")
 Number = float | Tensor
-"""What differs from step to step: a number, and in a compiled program a tensor, or there would be one for each value."""
+"""What differs from step to step: in a compiled program a tensor, or there would be a program for each value."""
 
 
 class Visit(NamedTuple):

@@ -25,7 +25,9 @@ def jax_path(tx, params, batches):
         tree = {name: to_jax(value) for name, value in params.items()}
         state, path = tx.init(tree), []
         most = max(len(ids) for ids, _, _ in batches)
-        update = jax.jit(lambda grads, state, tree, ids, sizes: tx.update(grads, state, tree, cluster_ids=ids, group_sizes=sizes))
+        update = jax.jit(
+            lambda grads, state, tree, ids, sizes: tx.update(grads, state, tree, cluster_ids=ids, group_sizes=sizes)
+        )
         for ids, sizes, grads in batches:
             missing = most - len(ids)  # filled up with groups that do not count, so that one program serves all
             grads = {name: np.stack([to_jax(one[name]) for one in [*grads, *grads[:1] * missing]]) for name in params}

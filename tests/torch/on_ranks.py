@@ -144,7 +144,7 @@ def one_process_of(world=2):
 
 
 def sharded(rank, kind):
-    """A model in FSDP, all ranks with one cluster: the parameters at the end, and after a resume through a checkpoint."""
+    """A model in FSDP, all ranks with one cluster: the parameters at the end, and after a resume on the way."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -187,5 +187,3 @@ def sharded_in_one_process(kind, world=2):
         opt.step()
         opt.zero_grad()
     return [p.detach() for p in model.parameters()]
-
-

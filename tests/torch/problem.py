@@ -5,6 +5,7 @@ import torch
 
 from discover.torch import Discover, DiscoverAdamW, DiscoverMuon
 
+NAMES = ["nli", "qa", "news"]
 OURS = {"discover": Discover, "adam": DiscoverAdamW, "muon": DiscoverMuon}
 SHAPES = {"wide": (3, 7), "tall": (6, 2), "kernel": (4, 3, 2, 2), "same": (3, 7), "scale": (5,), "number": ()}
 
@@ -59,3 +60,27 @@ def assert_equal_paths(ours, theirs, tolerance=1e-12):
     for step, (mine, other) in enumerate(zip(ours, theirs)):
         for name in other:
             np.testing.assert_allclose(mine[name], other[name], rtol=0, atol=tolerance, err_msg=f"{name}, step {step}")
+
+
+def model(dtype=torch.float32):
+    """A small network of images."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 3))
+    return layers.to(dtype)
+
+
+def loss_of(net, step):
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(8, 1, 4, 4, generator=generator) + step % 3
+    return (net(x.to(net[0].weight.dtype)) - 1).square().mean()
+
+
+def train(net, opt, steps, after=lambda: None):
+    """Steps with the clusters in turn; the parameters at the end."""
+    for step in steps:
+        opt.cluster = sorted(opt.clusters)[step % len(opt.clusters)]
+        loss_of(net, step).backward()
+        opt.step()
+        opt.zero_grad()
+        after()
+    return [p.detach().clone() for p in net.parameters()]
