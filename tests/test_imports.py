@@ -157,7 +157,9 @@ def test_records_the_tables_of_names_and_the_bounds_need_no_jax():
 def loaded(code):
     """Whether a program loads jax and torch."""
     code = f"import sys; {code}; print(*('jax' in sys.modules, 'torch' in sys.modules))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, check=True
+    )
     return tuple(word == "True" for word in result.stdout.split())
 
 
