@@ -1,6 +1,7 @@
 # make demo         the main job on embedded data: a table, figures and a page to open
 # make test         style, types and tests: under five minutes on two cores
 # make test-all     the same, and the tests that take minutes each
+# make test-torch   the optimizers for PyTorch, with the frameworks around it, in an environment of their own
 # make test-oldest  the tests with the oldest versions that pyproject.toml allows, in an environment of their own
 # make docs         the documentation, in site/
 # Each sets up everything it needs on a machine that has only Python 3.11 or newer, git and make.
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: setup demo check test test-all test-oldest docs clean
+.PHONY: setup demo check test test-all test-torch test-oldest docs clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +35,20 @@ test: check
 
 test-all: test
 	XLA_FLAGS=--xla_backend_optimization_level=3 $(BIN)/python -m pytest -m slow -q
+
+TORCH := build/torch
+# another version: make test-torch TORCH_VERSION=torch==2.13.0
+TORCH_VERSION ?= torch
+test-torch: $(TORCH)/.ready
+	$(TORCH)/bin/basedpyright --level error --pythonpath $(TORCH)/bin/python discover/torch
+	$(TORCH)/bin/python -m pytest -q tests/torch \
+	  'tests/test_docs.py::test_the_code_blocks_of_a_page_run_from_top_to_bottom[pytorch.md]'
+
+$(TORCH)/.ready: pyproject.toml
+	@echo "Setting up $(TORCH) (once; some minutes) ..."
+	@test -x $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
+	@$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_VERSION) --editable '.[torch-test]'
+	@touch $@
 
 OLDEST := build/oldest
 test-oldest:

@@ -43,7 +43,11 @@ def part_of(path):
 
 
 def in_library(path):
-    return path.relative_to(PACKAGE).parts[0] not in ("lab", "__main__.py")
+    return path.relative_to(PACKAGE).parts[0] not in ("lab", "__main__.py", "torch")
+
+
+def in_torch(path):
+    return path.relative_to(PACKAGE).parts[0] == "torch"
 
 
 @functools.cache
@@ -113,10 +117,22 @@ def test_the_laboratory_imports_what_its_extra_brings_and_the_others_only_where_
     wrong = [
         f"{place(path)}:{line}: {name}"
         for path in modules()
-        if not in_library(path)
+        if not in_library(path) and not in_torch(path)
         for name, line, at_the_top in imported(path)
         if (top := name.split(".")[0]) not in LABORATORY | {"discover"} | sys.stdlib_module_names
         and (top not in EXTRAS or at_the_top)
+    ]
+    assert wrong == []
+
+
+def test_the_optimizers_for_pytorch_need_torch_alone():
+    wrong = [
+        f"{place(path)}:{line}: {name}"
+        for path in modules()
+        if in_torch(path)
+        for name, line, _ in imported(path)
+        if name.split(".")[0] not in {"torch"} | sys.stdlib_module_names
+        and not name.startswith(("discover.torch", "discover.clusters"))
     ]
     assert wrong == []
 
@@ -138,12 +154,21 @@ def test_records_the_tables_of_names_and_the_bounds_need_no_jax():
         assert not any(name.split(".")[0] in {"jax", "flax", "optax"} for name, _, _ in imported(path)), path
 
 
-def test_importing_discover_or_its_command_line_loads_no_jax():
-    code = "import sys, discover, discover.lab.cli; discover.lab.cli.build_app(); print('jax' in sys.modules)"
+def loaded(code):
+    """Whether a program loads jax and torch."""
+    code = f"import sys; {code}; print(*('jax' in sys.modules, 'torch' in sys.modules))"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, check=True
     )
-    assert result.stdout.strip() == "False"
+    return tuple(word == "True" for word in result.stdout.split())
+
+
+def test_importing_discover_or_its_command_line_loads_no_jax():
+    assert loaded("import discover, discover.lab.cli; discover.lab.cli.build_app()") == (False, False)
+
+
+def test_the_optimizers_for_jax_load_no_torch():
+    assert loaded("import discover; [getattr(discover, name) for name in dir(discover)]") == (True, False)
 
 
 def test_a_folder_is_small_enough_to_be_read_at_a_glance():

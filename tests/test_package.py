@@ -174,7 +174,8 @@ for name in {OPTIONAL_MODULES!r}:
     sys.modules[name] = None           # importing it now raises ImportError
 import importlib, pkgutil, discover
 for module in pkgutil.walk_packages(discover.__path__, "discover."):
-    importlib.import_module(module.name)
+    if not module.name.startswith("discover.torch"):  # which needs its own extra, and says so: tests/torch
+        importlib.import_module(module.name)
 from discover.lab.cli import build_app
 print(len(build_app().registered_commands))
 """

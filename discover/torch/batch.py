@@ -1,0 +1,78 @@
+"""What an optimizer was told of the batch since its last step: one cluster for all of it, or groups."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from discover.torch.clusters import Name
+
+
+class Seen(NamedTuple):
+    """The part of a batch that is of one cluster."""
+
+    size: float  # how many examples, or in any other unit that all of the batch's groups share
+    grads: dict[Tensor, Tensor]  # ĝ_n of each parameter that has a gradient
+
+
+@dataclass
+class Batch:
+    """Is filled between two steps; wrappers of an optimizer hand on this one object."""
+
+    cluster: Name | None = None  # of the whole batch
+    groups: dict[Name, Seen] = field(default_factory=dict)  # or of its parts, with sums in place of means
+
+    def add(self, name: Name, size: float, grads: dict[Tensor, Tensor]) -> None:
+        """One more group: its gradients are copied, as whoever made them may use their memory again."""
+        scaled = torch._foreach_mul([wide(g) for g in grads.values()], size)
+        before, sums = self.groups.get(name, Seen(0, {}))
+        both = [(sums[p], one) for p, one in zip(grads, scaled) if p in sums]
+        if both:
+            torch._foreach_add_(*map(list, zip(*both)))
+        self.groups[name] = Seen(before + size, {**dict(zip(grads, scaled)), **sums})
+
+    def taken(self, grads: dict[Tensor, Tensor]) -> dict[Name, Seen]:
+        """The clusters of the batch, each with its mean gradients; and forgets them.
+
+        Args:
+          grads: the gradients that the parameters hold now.
+
+        Raises:
+          RuntimeError: if a gradient's cluster is not known, or two are named for it.
+        """
+        cluster, groups = self.cluster, self.groups
+        if cluster is None and not groups:
+            raise RuntimeError(
+                "no cluster was set since the last step: say `opt.cluster = name` for a batch of one cluster, or call "
+                "`opt.collect(name)` after each backward(). Behind a wrapper set it on the optimizer itself, with "
+                "Accelerate's `opt.optimizer.cluster = name`"
+            )
+        if cluster is not None and groups:
+            raise RuntimeError(
+                f"either `opt.cluster` or `opt.collect` for a batch, not both: got {cluster!r} and groups"
+            )
+        if groups and grads:
+            raise RuntimeError("there are gradients of no group: call `opt.collect(name)` after each backward()")
+        self.cluster, self.groups = None, {}
+        if cluster is not None:
+            return {cluster: Seen(1, dict(zip(grads, map(wide, grads.values()))))}
+        means = {}
+        for name, (size, sums) in groups.items():
+            torch._foreach_div_(list(sums.values()), size)
+            means[name] = Seen(size, sums)
+        return means
+
+
+def wide(grad: Tensor) -> Tensor:
+    """A gradient in float32, or its own dtype where that is wider.
+
+    Raises:
+      RuntimeError: if it is sparse.
+    """
+    if grad.layout != torch.strided:
+        raise RuntimeError(
+            "sparse gradients are not supported, as every step moves all of a parameter: "
+            "make embeddings with sparse=False"
+        )
+    return grad.to(torch.promote_types(grad.dtype, torch.float32))

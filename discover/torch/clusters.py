@@ -1,0 +1,62 @@
+"""What `clusters=` may be: a number, names, counts, or names with their counts."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from discover.clusters import Clusters
+
+Name = str | int
+"""What a cluster is called: its name, or its number where none were given."""
+ClustersLike = int | Sequence[str] | Sequence[float] | Mapping[Name, float] | Clusters
+
+
+def names_and_probs(clusters: ClustersLike) -> tuple[tuple[Name, ...], tuple[float, ...]]:
+    """The names of the clusters and their probabilities p_n.
+
+    Raises:
+      TypeError: if it is none of what it may be.
+      ValueError: if there are no clusters, two have one name, or counts are no counts.
+    """
+    if isinstance(clusters, Mapping):
+        return tuple(clusters), Clusters.from_counts(list(clusters.values())).probs
+    if isinstance(clusters, Clusters):
+        return tuple(range(clusters.num_clusters)), clusters.probs
+    try:
+        given: Any = list(clusters) if not isinstance(clusters, str) else None  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        given = _index(clusters)
+    if given is None:
+        raise TypeError(
+            "clusters must be a number, a list of names, a list of counts, or a dictionary of names and counts, "
+            f"got {clusters!r}"
+        )
+    if isinstance(given, int):
+        return tuple(range(given)), Clusters.uniform(given).probs
+    if given and all(isinstance(name, str) for name in given):
+        if len(set(given)) < len(given):
+            raise ValueError(f"clusters must have names of their own, got {', '.join(map(repr, given))}")
+        return tuple(given), Clusters.uniform(len(given)).probs
+    return tuple(range(len(given))), Clusters.from_counts(given).probs
+
+
+def known(cluster: Any, names: Sequence[Name]) -> Name:
+    """The name of a cluster, or an error that lists the choices; whole numbers of any kind are numbers."""
+    if not isinstance(cluster, str):
+        number = _index(cluster)
+        cluster = cluster if number is None else number
+    if cluster not in names:
+        shown = [repr(name) for name in names]
+        listed = shown if len(shown) <= 12 else [*shown[:10], "…", shown[-1]]
+        raise ValueError(f"there is no cluster {cluster!r}; the clusters are {', '.join(listed)}")
+    return cluster
+
+
+def _index(value: Any) -> int | None:
+    """A whole number, also one in a tensor or an array; None for anything else, truth values among them."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

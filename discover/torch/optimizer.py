@@ -1,0 +1,277 @@
+"""What the three optimizers share: which cluster a batch is of, the memory of each parameter, and a step."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from discover.torch import ranks as processes
+from discover.torch.batch import Batch
+from discover.torch.clusters import ClustersLike, Name, known, names_and_probs
+from discover.torch.part import Memory, Part, take
+from discover.torch.ranks import Together
+from discover.torch.rule import RATES, Number, Visit, rate_of
+
+UNIT_INTERVAL = ("beta", "nu", "beta1", "beta2")
+NOT_NEGATIVE = ("lr", "weight_decay", "l2", "eps")
+CHOICES = {"rate": RATES, "buffers": (None, "cpu")}
+
+
+class ClusterOptimizer(Optimizer):
+    """θ ← θ − μ·(u + λθ): `transform` makes u of the direction of (F1), and a subclass says what that is."""
+
+    numbers: tuple[str, ...] = ()
+    """The options that `transform` takes."""
+
+    def __init__(self, params: ParamsT, clusters: ClustersLike, ranks: str, options: dict[str, Any]):
+        self.clusters, self.probs = names_and_probs(clusters)
+        self.ranks = _choice("ranks", ranks, processes.RANKS)
+        self._batch = Batch()
+        self._comparisons = processes.Comparisons()
+        super().__init__(params, {**options, "clusters": self.clusters})
+
+    @property
+    def cluster(self) -> Name | None:
+        """The cluster of this batch, to be set before each step; None when a step has taken it."""
+        return self._batch.cluster
+
+    @cluster.setter
+    def cluster(self, name: Any) -> None:
+        self._batch.cluster = None if name is None else known(name, self.clusters)
+
+    @torch.no_grad()
+    def collect(self, cluster: Any, size: float = 1) -> None:
+        """Takes the gradients of the last backward, of the mean loss over one group, and clears them.
+
+        Args:
+          cluster: of the group.
+          size: examples in the group, where groups differ in size.
+        """
+        name, grads = known(cluster, self.clusters), self._grads()
+        if not size > 0:
+            raise ValueError(f"size must be above 0, got {size}")
+        if not grads:
+            raise RuntimeError("there are no gradients to collect: call `opt.collect(name)` after backward()")
+        self._batch.add(name, float(size), grads)
+        for p in grads:
+            p.grad = None
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One step. With a closure, the cluster is what is set after the closure has run.
+
+        Raises:
+          RuntimeError: if no cluster was set since the last step, or processes do not hold what `ranks` says.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for part in self._parts(torch.compiler.is_compiling()):
+                take(part)
+        return loss
+
+    def new_memory(self, param: Tensor, options: dict[str, Any]) -> Memory:
+        """What `transform` remembers of a parameter, before its first step."""
+        return {}
+
+    @staticmethod
+    def transform(direction: list[Tensor], memory: list[Memory], options: dict[str, Any]) -> list[Tensor]:
+        """u of the direction d, which it may use up."""
+        return direction
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, also while training goes on.
+
+        Raises:
+          ValueError: if an option of the group is outside of its range, or a parameter is complex.
+        """
+        if param_group.get("clusters", self.clusters) != self.clusters:
+            raise ValueError("clusters are those of the whole optimizer: a parameter group cannot have its own")
+        super().add_param_group(param_group)
+        try:
+            _check(self.param_groups[-1])
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """As any optimizer's; the options of each parameter group have the names of the clusters."""
+        self._wait_for_copies()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a `state_dict`, bit by bit.
+
+        Raises:
+          ValueError: if it is of other clusters, or of another number of processes that exchange.
+        """
+        for group in state_dict["param_groups"]:
+            if set(group.get("clusters", ())) != set(self.clusters):
+                theirs, ours = (
+                    f"{len(names)} ({_listed(names)})" for names in (group.get("clusters", ()), self.clusters)
+                )
+                raise ValueError(f"the state is of other clusters: it has {theirs}, this optimizer {ours}")
+        # Without the tensors: torch would round them to the parameter's dtype, and send all to its device.
+        super().load_state_dict({**state_dict, "state": {}})
+        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        # In the order of the state, so that sums over clusters are rounded in the same way.
+        probs, self.clusters = dict(zip(self.clusters, self.probs)), tuple(self.param_groups[0]["clusters"])
+        self.probs = tuple(probs[name] for name in self.clusters)
+        for group in self.param_groups:
+            group["clusters"] = self.clusters
+            for p, key in zip(group["params"], saved):
+                if key in state_dict["state"]:
+                    self.state[p] = self._placed(p, group, state_dict["state"][key])
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._wait_for_copies()
+        own = {"clusters": self.clusters, "probs": self.probs, "ranks": self.ranks}
+        return {**super().__getstate__(), **own}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("_batch", Batch())
+        self.__dict__.setdefault("_comparisons", processes.Comparisons())
+
+    @torch.compiler.disable  # it chooses tensors by name; what is then done with them is compiled once for all clusters
+    def _parts(self, compiling: bool) -> list[Part]:
+        """What the step does, in lists of parameters that are alike."""
+        number = _in_tensor if compiling else _itself
+        seen = self._batch.taken(self._grads())
+        together = self._comparisons.begin(self.ranks, seen, self.clusters, self._params())
+        return [
+            self._part(params, group, together, number)
+            for group in self.param_groups
+            for params in _alike([p for p in group["params"] if p in together.params])
+        ]
+
+    def _part(
+        self, params: list[Tensor], group: dict[str, Any], together: Together, number: Callable[[Number], Number]
+    ) -> Part:
+        states = [self._state_of(p, group) for p in params]
+        probs, beta, total = dict(zip(self.clusters, self.probs)), group["beta"], sum(together.sizes.values())
+        visits = []
+        for name, grads in together.gradients(params, group["l2"]):
+            share = together.sizes[name] / total
+            rate = rate_of(group["rate"], beta, share, probs[name])
+            numbers = ((1 - group["nu"] * beta) * share, probs[name], rate)
+            visits.append(Visit(grads, [state[_key(name)] for state in states], *map(number, numbers)))
+        damped, everyone = group["damping"] is not None and len(self.clusters) > 1, []
+        if damped:  # those of the batch first: to a compiled program all batches look alike
+            everyone = [*together.sizes, *(name for name in self.clusters if name not in together.sizes)]
+        return Part(
+            params=params,
+            means=[state["mean"] for state in states],
+            visits=visits,
+            damping=group["damping"] if damped else None,
+            probs=torch.tensor([probs[name] for name in everyone], dtype=torch.float64).to(states[0]["mean"])
+            if damped
+            else None,
+            buffers=[[state[_key(name)] for name in everyone] for state in states],
+            transform=self.transform,
+            memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],
+            options={name: group[name] for name in self.numbers},
+            lr=number(group["lr"]),
+            decay=group["weight_decay"],
+            together=together,
+        )
+
+    def _state_of(self, p: Tensor, group: dict[str, Any]) -> Memory:
+        state = self.state[p]
+        if not state:
+            like = processes.slice_of(p) if self.ranks == "exchange" else p
+            dtype = group["buffer_dtype"] or wide_dtype(p)
+            place: dict[str, Any] = {"device": "cpu", "pin_memory": p.is_cuda} if group["buffers"] == "cpu" else {}
+            state["mean"] = torch.zeros_like(like, dtype=wide_dtype(p))
+            state.update({_key(name): torch.zeros_like(like, dtype=dtype, **place) for name in self.clusters})
+            state.update(self.new_memory(p, group))
+        return state
+
+    def _placed(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> Memory:
+        """A copy of what was saved for a parameter, each tensor where it belongs."""
+        like = processes.slice_of(p) if self.ranks == "exchange" else p
+        if saved["mean"].shape != like.shape:
+            raise ValueError(
+                f"the state has {tuple(saved['mean'].shape)} where {tuple(like.shape)} is needed for a parameter of "
+                f"shape {tuple(p.shape)}: it is of another model, or of another number of processes that exchange"
+            )
+        placed = {}
+        for key, value in saved.items():
+            on_host = key == "step" or (_is_buffer(key) and group["buffers"] == "cpu")
+            placed[key] = value.detach().to("cpu" if on_host else p.device, copy=True)
+            if on_host and p.is_cuda and key != "step":
+                placed[key] = placed[key].pin_memory()
+        return placed
+
+    def _params(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _grads(self) -> dict[Tensor, Tensor]:
+        return {p: p.grad for p in self._params() if p.grad is not None}
+
+    def _wait_for_copies(self) -> None:
+        """Until the buffers in the host's memory are what the last step made them."""
+        for device in {p.device for g in self.param_groups if g["buffers"] == "cpu" for p in g["params"] if p.is_cuda}:
+            torch.cuda.synchronize(device)
+
+
+def wide_dtype(p: Tensor) -> torch.dtype:
+    """float32, or the parameter's dtype where that is wider."""
+    return torch.promote_types(p.dtype, torch.float32)
+
+
+def _alike(params: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Lists of parameters of one dtype on one device: one launch serves all of a list."""
+    lists: dict[Any, list[Tensor]] = {}
+    for p in params:
+        lists.setdefault((p.device, p.dtype), []).append(p)
+    yield from lists.values()
+
+
+def _itself(number: Number) -> Number:
+    return number
+
+
+def _in_tensor(number: Number) -> Number:
+    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=torch.float64)
+
+
+def _key(name: Name) -> str:
+    """A cluster's buffer in a parameter's state: one tensor of the parameter's shape, so that FSDP can shard it."""
+    return f"buffer:{name}"
+
+
+def _is_buffer(key: str) -> bool:
+    return key.startswith("buffer:")
+
+
+def _check(group: dict[str, Any]) -> None:
+    for name in UNIT_INTERVAL:
+        if name in group and not 0.0 <= group[name] <= 1.0:
+            raise ValueError(f"{name} must be in [0, 1], got {group[name]}")
+    for name in NOT_NEGATIVE:
+        if name in group and not 0.0 <= group[name] < float("inf"):
+            raise ValueError(f"{name} must be finite and at least 0, got {group[name]}")
+    for name, choices in CHOICES.items():
+        _choice(name, group[name], choices)
+    if group["damping"] is not None and not group["damping"] >= 0.0:
+        raise ValueError(f"damping must be None or at least 0, got {group['damping']}")
+    if group["damping"] is not None and group["buffers"] == "cpu":
+        raise ValueError("damping reads the buffers of all clusters at each step: it does not go with buffers='cpu'")
+    for p in group["params"]:
+        if p.is_complex():
+            raise ValueError("complex parameters are not supported: torch.view_as_real gives their two parts")
+
+
+def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {_listed(choices)}, got {value!r}")
+    return value
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(map(repr, values))

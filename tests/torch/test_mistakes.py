@@ -1,0 +1,103 @@
+"""A mistake is said in one sentence, as early as it can be known."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
+
+from discover.torch import Discover
+from tests.torch.problem import NAMES, loss_of, model, train
+
+
+def test_a_step_without_a_cluster_is_refused_each_time():
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    train(net, opt, range(2))
+    loss_of(net, 0).backward()
+    with pytest.raises(RuntimeError, match=r"no cluster was set since the last step: say `opt\.cluster = name`"):
+        opt.step()
+
+
+@pytest.mark.parametrize("wrong", ["quora", 0, None, 1.5])
+def test_an_unknown_cluster_is_refused_with_the_choices(wrong):
+    opt = Discover(model().parameters(), 0.01, NAMES)
+    if wrong is None:
+        opt.cluster = None  # forgets it
+        return
+    with pytest.raises(ValueError, match=r"the clusters are 'nli', 'qa', 'news'"):
+        opt.cluster = wrong
+    with pytest.raises(ValueError, match=f"there is no cluster {wrong!r}"):
+        opt.collect(wrong)
+
+
+def test_numbers_of_all_kinds_name_a_cluster():
+    opt = Discover(model().parameters(), 0.01, 30)
+    for number in (7, torch.tensor(7), torch.tensor([7])[0]):
+        opt.cluster = number
+        assert opt.cluster == 7
+    with pytest.raises(ValueError, match=r"no cluster 30; the clusters are 0, 1, .*, 9, …, 29"):
+        opt.cluster = 30
+
+
+def test_cluster_and_groups_do_not_mix():
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    with pytest.raises(RuntimeError, match="no gradients to collect"):
+        opt.collect("qa")
+    loss_of(net, 0).backward()
+    opt.collect("qa")
+    assert all(p.grad is None for p in net.parameters())
+    loss_of(net, 0).backward()
+    with pytest.raises(RuntimeError, match="gradients of no group"):
+        opt.step()
+    opt.cluster = "qa"
+    with pytest.raises(RuntimeError, match="not both"):
+        opt.step()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clusters": 0}, "at least 1"),
+        ({"clusters": []}, "counts must have a positive sum"),
+        ({"clusters": ["a", "a"]}, "names of their own, got 'a', 'a'"),
+        ({"clusters": [3, -1]}, "not negative, got -1.0 for cluster 1"),
+        ({"beta": 1.5}, r"beta must be in \[0, 1\], got 1.5"),
+        ({"nu": -0.1}, r"nu must be in \[0, 1\]"),
+        ({"lr": -1.0}, "lr must be finite and at least 0, got -1.0"),
+        ({"weight_decay": float("nan")}, "weight_decay must be finite"),
+        ({"rate": "fast"}, "rate must be one of 'proportional', 'per_visit', got 'fast'"),
+        ({"buffers": "disk"}, "buffers must be one of None, 'cpu', got 'disk'"),
+        ({"ranks": "some"}, "ranks must be one of 'same', 'exchange', 'alone', got 'some'"),
+        ({"damping": -1.0}, "damping must be None or at least 0, got -1.0"),
+        ({"damping": 0.1, "buffers": "cpu"}, "damping reads the buffers of all clusters"),
+    ],
+)
+def test_a_wrong_argument_is_said_at_construction(options, message):
+    with pytest.raises(ValueError, match=message):
+        Discover(model().parameters(), **{"lr": 0.1, "clusters": NAMES, **options})
+
+
+def test_clusters_that_are_no_clusters_are_refused():
+    for wrong in ("nli", 1.5, None):
+        with pytest.raises(TypeError, match="clusters must be a number, a list of names, a list of counts"):
+            Discover(model().parameters(), 0.1, wrong)
+
+
+def test_a_group_that_is_wrong_is_not_added():
+    net = model()
+    opt = Discover(net[0].parameters(), 0.1, NAMES)
+    for group, message in (({"beta": 2.0}, "beta must be"), ({"clusters": ("a",)}, "of the whole optimizer")):
+        with pytest.raises(ValueError, match=message):
+            opt.add_param_group({"params": net[3].parameters(), **group})
+    assert len(opt.param_groups) == 1
+
+
+def test_complex_parameters_and_sparse_gradients_are_refused():
+    with pytest.raises(ValueError, match="complex parameters are not supported"):
+        Discover([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))], 0.1, 2)
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    opt = Discover(table.parameters(), 0.1, 2)
+    table(torch.tensor([1])).sum().backward()
+    opt.cluster = 0
+    with pytest.raises(RuntimeError, match="sparse gradients are not supported"):
+        opt.step()

@@ -1,0 +1,61 @@
+"""Several processes: the same step as in one process, no more sent than DDP sends, and mistakes are said."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
+
+from tests.torch import on_ranks
+from tests.torch.problem import OURS
+
+
+def close(ours, theirs):
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def two():
+    """What two processes found."""
+    return on_ranks.run(on_ranks.everything, 2)
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_clusters_spread_over_two_processes_are_as_in_one(two, kind):
+    close(two[0]["exchanged"][kind], on_ranks.in_one_process(kind, 2))
+    assert all(torch.equal(two[1]["exchanged"][kind][name], p) for name, p in two[0]["exchanged"][kind].items())
+
+
+def test_clusters_spread_over_four_processes_are_as_in_one():
+    ends = on_ranks.run(on_ranks.exchanged, 4, "muon")
+    close(ends[0], on_ranks.in_one_process("muon", 4))
+    assert all(torch.equal(end[name], p) for end in ends for name, p in ends[0].items())
+
+
+def test_what_is_sent_is_what_ddp_sends_and_each_process_holds_a_slice(two):
+    for sent, shapes in (rank["sent"] for rank in two):
+        params = 4 * (16 * 8 + 8)
+        told = 8 * 2 * (2 + 2 + 1) // 2  # the sizes of two clusters, which of two parameters, and one number more
+        assert sent == {"all_to_all_single": params // 2, "all_gather": params // 2 + told}
+        assert shapes == {"mean": (64,), "buffer:0": (64,), "buffer:1": (64,)}
+
+
+def test_different_clusters_behind_averaged_gradients_are_noticed(two):
+    for rank in two:
+        message = rank["same"]["averaged"]
+        assert message.startswith("the processes hold different clusters: ['a'] in rank 0, ['b'] in rank 1")
+        assert "ranks='exchange'" in message
+        message = rank["exchange"]["averaged"]
+        assert message.startswith("rank 0 with ['a'] and rank 1 with ['b'] have the same gradients: DDP has averaged")
+        assert "no_sync()" in message
+
+
+@pytest.mark.parametrize("sync", ["no_sync", "hook"])
+def test_ddp_with_local_gradients_is_as_in_one_process(two, sync):
+    for rank in two:
+        close(rank["exchange"][sync], on_ranks.one_process_of())
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_fsdp_shards_the_buffers_and_resumes(two, kind):
+    for params, again in (rank["sharded"][kind] for rank in two):
+        close(params, on_ranks.sharded_in_one_process(kind))
+        assert all(map(torch.equal, params, again))

@@ -1,0 +1,55 @@
+"""The same trajectories as the JAX optimizers, in float64 to 1e-12."""
+
+import jax
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
+
+import discover
+from tests.torch.jax_problem import THEIRS, jax_path
+from tests.torch.problem import OURS, assert_equal_paths, draw, parameters, torch_path
+
+COUNTS = (500, 300, 150, 50)
+SETTINGS = {
+    "plain": {},
+    "another beta and nu": {"beta": 0.8, "nu": 0.3},
+    "decay": {"weight_decay": 0.1},
+    "l2": {"l2": 0.05},
+    "damping": {"damping": 0.1},
+    "all at once": {"damping": 0.3, "weight_decay": 0.1, "l2": 0.05, "beta": 0.9},
+    "per visit": {"rate": "per_visit"},
+}
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("options", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("kind", OURS)
+def test_the_same_trajectory_with_clusters_of_unequal_probability(kind, options):
+    theirs, ours = THEIRS[kind], OURS[kind]
+    params, batches = draw(0, 12, len(COUNTS))
+    expected = jax_path(theirs(0.05, discover.Clusters.from_counts(COUNTS), **options), params, batches)
+    tensors = parameters(params)
+    path = torch_path(ours(tensors.items(), 0.05, COUNTS, **options), tensors, batches)
+    assert_equal_paths(path, expected)
+
+
+def test_adam_with_a_momentum_of_its_own():
+    theirs, ours = THEIRS["adam"], OURS["adam"]
+    params, batches = draw(1, 12, 3)
+    options = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6}
+    expected = jax_path(theirs(0.01, discover.Clusters.uniform(3), **options), params, batches)
+    tensors = parameters(params)
+    assert_equal_paths(torch_path(ours(tensors.items(), 0.01, 3, **options), tensors, batches), expected)
+
+
+def test_muon_with_adams_step_for_all_is_a_fifth_of_adam():
+    params, batches = draw(2, 8, 3)
+    expected = jax_path(discover.discover_adam(0.01, discover.Clusters.uniform(3)), params, batches)
+    tensors = parameters(params)
+    path = torch_path(OURS["muon"](tensors.values(), 0.05, 3, orthogonal=False), tensors, batches)
+    assert_equal_paths(path, expected)
