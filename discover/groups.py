@@ -105,6 +105,8 @@ def mean_over_groups() -> GroupTransformation:
         return optax.EmptyState()
 
     def update(updates, state, params=None, *, group_sizes=None, context=NO_CONTEXT, **_):
+        if not jax.tree.leaves(updates):
+            return updates, state
         num_groups = check_group_axis(updates, params)
         means = mean(updates, None if group_sizes is None else check_group_sizes(group_sizes, num_groups))
         if context.offset is None:

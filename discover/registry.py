@@ -210,7 +210,7 @@ class Optimizer(Made):
       search: what is worth trying, by hyperparameter.
     """
 
-    given = ("learning_rate", "clusters", "mask")
+    given = ("learning_rate", "clusters", "mask", "buffered")
 
     label: str
     color: str

@@ -68,9 +68,9 @@ def optimizer_from(
             group_sizes = sizes_that_count(updates, params, cluster_ids, group_sizes, num_clusters)
         extra |= {"cluster_ids": cluster_ids, "group_sizes": group_sizes}
         step_size, decay = at_step(learning_rate, state.steps), at_step(weight_decay, state.steps)
-        decays = None if is_zero(weight_decay) else _each(mask, _needed("weight_decay", params), decay)
+        decays = None if is_zero(weight_decay) else each(mask, _needed("weight_decay", params), decay)
         if context.answer_moved and not done_to_it:
-            decay_of_each = _each(mask, params, None) if decays is None else decays
+            decay_of_each = each(mask, params, None) if decays is None else decays
             context = context._replace(move=Move(params, step_size, decay_of_each))
 
         answer, direction_state = direction.update(
@@ -131,7 +131,7 @@ def keep_unless(counts: Any, new: Any, old: Any) -> Any:
 def _with_penalty(offset: Offset | None, params: Any, l2: Scalar, mask: Mask) -> Offset:
     """The offset with λ₂θ added for the parameters that the mask chooses."""
     treedef = jax.tree.structure(params)
-    leaves, chosen = jax.tree.leaves(params), treedef.flatten_up_to(_each(mask, params, True))
+    leaves, chosen = jax.tree.leaves(params), treedef.flatten_up_to(each(mask, params, True))
     if offset is None:
         return Offset(1.0, l2, treedef.unflatten([p if on else None for p, on in zip(leaves, chosen)]))
     scale, factor, vector = offset
@@ -139,7 +139,7 @@ def _with_penalty(offset: Offset | None, params: Any, l2: Scalar, mask: Mask) ->
     return Offset(scale, 1.0, treedef.unflatten(vectors))
 
 
-def _each(mask: Mask, params: Any, value: Any) -> Any:
+def each(mask: Mask, params: Any, value: Any) -> Any:
     """`value` for each parameter that the mask chooses, None for the others."""
     chosen = mask(params) if callable(mask) else True if mask is None else mask
     return jax.tree.map(lambda on, part: jax.tree.map(lambda _: value if on else None, part), chosen, params)

@@ -7,6 +7,7 @@ from discover.clusters import Clusters
 from discover.context import GroupTransformation, Scalar
 from discover.direction import scale_by_discover
 from discover.nonfinite import skipping_nonfinite
+from discover.optimizers.buffered import buffered_only
 from discover.optimizers.compose import Mask, optimizer_from
 from discover.optimizers.igt import transported
 from discover.optimizers.plain import scale_by_adam
@@ -24,6 +25,7 @@ def discover(
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
+    buffered: Mask = None,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -36,6 +38,8 @@ def discover(
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the step is momentum; 1 is the pure multi-momentum method.
       damping, damping_clusters, rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
+      buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
+        None: all. Buffers in the last layers only are most of the gain for a part of the memory (docs/performance.md).
       weight_decay, mask, l2: see `sgd`.
 
     Example:
@@ -58,7 +62,7 @@ def discover(
         estimate_probs=estimate_probs,
     )
     return optimizer_from(
-        rule,
+        buffered_only(rule, buffered, beta, nu),
         learning_rate=learning_rate,
         weight_decay=weight_decay,
         mask=mask,
@@ -80,6 +84,7 @@ def discover_qhm(
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
+    buffered: Mask = None,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -96,6 +101,7 @@ def discover_qhm(
         buffer_dtype=buffer_dtype,
         estimate_probs=estimate_probs,
         skip_nonfinite=skip_nonfinite,
+        buffered=buffered,
         weight_decay=weight_decay,
         mask=mask,
         l2=l2,
@@ -115,6 +121,7 @@ def discover_igt(
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
+    buffered: Mask = None,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -133,6 +140,7 @@ def discover_igt(
         rate=rate,
         buffer_dtype=buffer_dtype,
         estimate_probs=estimate_probs,
+        buffered=buffered,
         weight_decay=weight_decay,
         mask=mask,
     )
@@ -155,6 +163,7 @@ def discover_adam(
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
+    buffered: Mask = None,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -182,6 +191,8 @@ def discover_adam(
       beta2: β₂ in [0, 1], how long Adam remembers the squares.
       eps: ε, added to the root of the squares.
       damping, damping_clusters, rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
+      buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
+        None: all. Buffers in the last layers only are most of the gain for a part of the memory (docs/performance.md).
       weight_decay, mask, l2: see `sgd`.
 
     Raises:
@@ -207,7 +218,7 @@ def discover_adam(
         estimate_probs=estimate_probs,
     )
     return optimizer_from(
-        rule,
+        buffered_only(rule, buffered, beta, nu),
         scale_by_adam(beta1, beta2, eps),
         learning_rate=learning_rate,
         weight_decay=weight_decay,

@@ -33,6 +33,7 @@ from discover.context import NO_CONTEXT, GroupTransformation, Scalar
 from discover.direction import scale_by_discover
 from discover.gpu import device
 from discover.groups import mean_over_groups
+from discover.optimizers.buffered import buffered_only
 from discover.optimizers.compose import Mask, optimizer_from
 from discover.optimizers.plain import scale_by_adam, scale_by_qhm
 
@@ -99,6 +100,7 @@ def discover_muon(
     buffer_dtype: DTypeLike | None = None,
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
+    buffered: Mask = None,
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: Mask = None,
     l2: Scalar = 0.0,
@@ -116,6 +118,8 @@ def discover_muon(
       damping, damping_clusters: see `scale_by_discover`.
       beta2, eps, labels, matrix_dtype: see `muon`.
       rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
+      buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
+        None: all. Buffers in the last layers only are most of the gain for a part of the memory (docs/performance.md).
       weight_decay, mask, l2: see `sgd`.
 
     Raises:
@@ -141,7 +145,7 @@ def discover_muon(
         estimate_probs=estimate_probs,
     )
     return optimizer_from(
-        rule,
+        buffered_only(rule, buffered, beta, nu),
         scale_by_orthogonal(beta2, eps, labels, matrix_dtype),
         learning_rate=learning_rate,
         weight_decay=weight_decay,
