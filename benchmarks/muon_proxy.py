@@ -5,8 +5,9 @@
 
 Six hidden layers of 64, batches of 32, 150 steps, cosine after 5 steps of warm-up, means and standard deviations over
 five seeds. A setting is an object: `optimizer` (a name of the registry, or `module:function`), `learning_rate`,
-`batches` ("random": one class each; "turn"; "shuffled"), `seeds` (a list), and the optimizer's own arguments. A list in
-place of a number stands for each of its values; all of them, and the seeds, train side by side in one program.
+`batches` ("random": one class each; "turn"; "shuffled"), `seeds` (a list), `buffered_layers` (so many of the last
+layers have buffers, the others one momentum), and the optimizer's own arguments. A list in place of a number stands for
+each of its values; all of them, and the seeds, train side by side in one program.
 """
 
 from __future__ import annotations
@@ -52,10 +53,19 @@ def data() -> tuple[Any, ...]:
     return pixels(train), jnp.asarray(train.labels), jnp.asarray(members), pixels(test), jnp.asarray(test.labels)
 
 
+def last_layers(params: Any, number: int) -> Any:
+    """A mask of the last layers, the head among them."""
+    hidden = len(params["layers"])
+    layers = {k: jax.tree.map(lambda _, on=hidden - k < number: on, layer) for k, layer in params["layers"].items()}
+    return {"layers": layers, "head": jax.tree.map(lambda _: number > 0, params["head"])}
+
+
 def accuracies(setting: dict[str, Any], hidden: int = 6, steps: int = STEPS) -> dict[str, np.ndarray]:
     """Test accuracies in %, one a seed, by the numbers of the setting."""
     fixed = {"batches": "random", "seeds": [0, 1, 2, 3, 4]} | setting
     entry, batches, seeds = OPTIMIZERS.find(fixed.pop("optimizer")), fixed.pop("batches"), fixed.pop("seeds")
+    if "buffered_layers" in fixed:
+        fixed["buffered"] = functools.partial(last_layers, number=fixed.pop("buffered_layers"))
     lists = {
         name: np.atleast_1d(fixed.pop(name)) for name in setting if name in ("learning_rate", *entry.hyperparameters)
     }

@@ -25,14 +25,14 @@ class Stacked(NamedTuple):
         return function(*values)
 
     def sum(self, values: jax.Array) -> jax.Array:
-        if values.shape[0] == 1:
-            return values[0]
         if not self.sums_as_products:
             return jnp.sum(values, axis=0)
+        if values.shape[0] == 1:
+            return values[0]
         return jnp.tensordot(jnp.ones(values.shape[0], values.dtype), values, 1, precision=jax.lax.Precision.HIGHEST)
 
     def by_cluster(self, cluster_mean: jax.Array, grads: jax.Array) -> jax.Array:
-        if grads.shape[0] == 1:
+        if self.sums_as_products and grads.shape[0] == 1:
             return grads
         mean = cluster_mean.astype(grads.dtype)
         if grads.ndim > 2:
