@@ -173,7 +173,14 @@ def sharded(rank, kind):
     set_optimizer_state_dict(again, fresh, saved)
     for one in ((model, opt), (again, fresh)):
         train(*one, range(4, 8))
-    return [[p.full_tensor().detach() for p in one.parameters()] for one in (model, again)]
+    for group in opt.param_groups:
+        group["damping"] = 0.1
+    try:
+        train(model, opt, range(1))
+        message = "damping was not refused"
+    except RuntimeError as error:
+        message = str(error)
+    return *([p.full_tensor().detach() for p in one.parameters()] for one in (model, again)), message
 
 
 def sharded_in_one_process(kind, world=2):

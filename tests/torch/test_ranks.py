@@ -56,6 +56,7 @@ def test_ddp_with_local_gradients_is_as_in_one_process(two, sync):
 
 @pytest.mark.parametrize("kind", OURS)
 def test_fsdp_shards_the_buffers_and_resumes(two, kind):
-    for params, again in (rank["sharded"][kind] for rank in two):
+    for params, again, message in (rank["sharded"][kind] for rank in two):
         close(params, on_ranks.sharded_in_one_process(kind))
         assert all(map(torch.equal, params, again))
+        assert message.startswith("damping needs whole parameters")
