@@ -12,7 +12,7 @@ from typing import Any
 
 from discover.lab.data.dataset import Dataset
 from discover.lab.data.errors import ArchiveError, DataError, one_line
-from discover.registry import Made, Table, choose
+from discover.registry import Made, Table, UnknownName, choose
 
 
 class Source(Made):
@@ -76,10 +76,10 @@ def load(
             raise DataError(f"source {source!r} needs {option}=…")
     try:
         dataset = entry.make(**options)
-    except (DataError, OSError):
+    except (DataError, UnknownName, OSError, AssertionError):
         raise
-    except Exception as error:
-        if path is None or ":" in source:  # no file is to blame, or the user's own function
+    except Exception as error:  # a file that is damaged in a way that nobody has thought of
+        if path is None or ":" in source:  # there is no file, or it is the user's own function
             raise
         raise ArchiveError(f"{path} cannot be read as {source}: {one_line(error)}") from error
     if not isinstance(dataset, Dataset):
