@@ -1,0 +1,69 @@
+"""No file takes more than 2 GB or 30 seconds, and each is accepted, or refused in one line that a terminal may show."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.lab.hostile.crafted import CRAFTED
+from tests.lab.hostile.mutated import KINDS, mutate, write_whole
+from tests.lab.hostile.read_all import MEGABYTES, check, outcomes
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """What came of each crafted file, read one after the other by one process."""
+    folder = tmp_path_factory.mktemp("crafted")
+    cases = {}
+    for name, (write, _) in CRAFTED.items():
+        (folder / name).mkdir()
+        cases[name] = write(folder / name)
+    found, megabytes = outcomes(cases.values(), folder)
+    yield dict(zip(cases, found)), megabytes
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_file_that_was_made_to_do_harm_does_none(read, name):
+    result, words = read[0][name], CRAFTED[name][1]
+    check(result, name)
+    if words is None:
+        assert "accepted" in result, result
+    else:
+        assert words in result["refused"], result
+
+
+def test_no_crafted_file_takes_more_memory_than_is_promised(read):
+    assert read[1] < MEGABYTES
+
+
+def damage_many(folder, seed, count):
+    """Writes `count` damaged files of every kind; returns what to load."""
+    rng, cases = np.random.default_rng(seed), []
+    for kind in KINDS:
+        for number in range(count):
+            place = folder / f"{kind}-{number}".replace(" ", "-")
+            place.mkdir()
+            source, path, damaged = write_whole(kind, place)
+            damaged.write_bytes(mutate(damaged.read_bytes(), rng))
+            cases.append((source, path))
+    return cases
+
+
+def assert_harmless(folder, seed, count):
+    cases = damage_many(folder, seed, count)
+    found, megabytes = outcomes(cases, folder)
+    for (source, path), result in zip(cases, found):
+        check(result, f"seed {seed}: {source} {path.name}")
+    assert megabytes < MEGABYTES
+
+
+def test_files_that_are_damaged_at_random_do_no_harm(tmp_path):
+    assert_harmless(tmp_path, seed=0, count=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, int.from_bytes(os.urandom(4), "little")], ids=["fixed", "fresh"])
+def test_many_files_that_are_damaged_at_random_do_no_harm(tmp_path, seed):
+    assert_harmless(tmp_path, seed, count=100)
