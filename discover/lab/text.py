@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 
-_RAW = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-"""Unicode's control and format characters, halves of pairs (names that are not UTF-8), private ones, line ends."""
-
-
 def printable(text: str) -> str:
     r"""The same text with every character escaped that a terminal would obey, or could not show.
 
@@ -16,7 +12,8 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(_escaped(one) if unicodedata.category(one) in _RAW else one for one in text)
+    shown = (one if one.isprintable() or unicodedata.category(one) == "Zs" else _escaped(one) for one in text)
+    return "".join(shown)
 
 
 def _escaped(one: str) -> str:

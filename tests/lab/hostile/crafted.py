@@ -4,8 +4,11 @@ They are kinds, not examples: what is claimed and not there, what is there and w
 grows when it is read, what is nested too deep, and names that a terminal would obey.
 """
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import os
 import pickle
 import struct
@@ -17,13 +20,16 @@ from PIL import Image
 
 from tests.lab.data import files
 
-CRAFTED = {}
-"""name -> (function of a folder that returns (source, path), words of the refusal or None where it is accepted)."""
+CRAFTED, LARGE = {}, {}
+"""name -> (function of a folder that returns (source, path), words of the refusal or None where it is accepted).
+
+Those of the second table take seconds each to be written or read.
+"""
 
 
-def crafted(refused_with):
+def crafted(refused_with, table=CRAFTED):
     def add(function):
-        CRAFTED[function.__name__] = (function, refused_with)
+        table[function.__name__] = (function, refused_with)
         return function
 
     return add
@@ -59,7 +65,7 @@ def a_million_distinct_labels(folder):
     return npz(folder, images=np.zeros((count, 1), np.float32), labels=np.arange(count))
 
 
-@crafted(None)
+@crafted(None, LARGE)
 def three_examples_of_each_of_many_labels(folder):
     count = 3 << 17
     return npz(folder, images=np.zeros((count, 1), np.float32), labels=np.arange(count) // 3)
@@ -88,14 +94,18 @@ def a_member_that_is_no_array(folder):
     return source, path
 
 
+def with_byte(raw, magic, place, byte):
+    """The bytes with another one in every header that begins with `magic`."""
+    head, *parts = raw.split(magic)
+    return magic.join([head, *(part[: place - 4] + byte + part[place - 3 :] for part in parts)])
+
+
 @crafted("no readable .npz")
 def an_encrypted_member(folder):
     source, path = npz(folder)
     raw = path.read_bytes()
     # The flag of encryption, in the headers before the members and in the directory at the end.
-    for magic, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
-        raw = magic.join(part if not k else part[: place - 4] + b"\1" + part[place - 3 :] for k, part in enumerate(raw.split(magic)))
-    path.write_bytes(raw)
+    path.write_bytes(with_byte(with_byte(raw, b"PK\3\4", 6, b"\1"), b"PK\1\2", 8, b"\1"))
     return source, path
 
 
@@ -103,9 +113,7 @@ def an_encrypted_member(folder):
 def an_unknown_compression(folder):
     source, path = npz(folder)
     raw = path.read_bytes()
-    for magic, place in ((b"PK\3\4", 8), (b"PK\1\2", 10)):
-        raw = magic.join(part if not k else part[: place - 4] + b"\x63" + part[place - 3 :] for k, part in enumerate(raw.split(magic)))
-    path.write_bytes(raw)
+    path.write_bytes(with_byte(with_byte(raw, b"PK\3\4", 8, b"c"), b"PK\1\2", 10, b"c"))
     return source, path
 
 
@@ -124,7 +132,7 @@ def a_claim_of_terabytes_in_an_array(folder):
 def a_file_that_is_all_holes(folder):
     source, path = npz(folder)
     array = io.BytesIO()
-    np.lib.format.write_array_header_1_0(array, {"descr": "|u1", "fortran_order": False, "shape": (4, 1 << 20, 1 << 18)})
+    np.lib.format.write_array_header_1_0(array, {"descr": "|u1", "fortran_order": False, "shape": (4, 1 << 38)})
     size = 1 << 40
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("labels.npy", b"")
@@ -208,6 +216,49 @@ def a_member_that_would_clear_the_screen(folder):
     return tar(folder, tarfile.TarInfo("../\x1b[2J\x1b]0;owned\x07").tobuf() + bytes(1024))
 
 
+def bomb(folder, name, start, compressed):
+    """A compressed tar that begins in some way and goes on with zeros, far beyond what its size warrants."""
+    with compressed(folder / name, "wb") as file:
+        file.write(start)
+        for _ in range(700):
+            file.write(bytes(1 << 20))
+    return "folder", folder / name
+
+
+@crafted("more than the limit", LARGE)
+def a_bomb_in_a_file(folder):
+    info = tarfile.TarInfo("train/ant/0.png")
+    info.size = 1 << 30
+    return bomb(folder, "x.tar.gz", info.tobuf(), gzip.open)
+
+
+@crafted("more than the limit", LARGE)
+def a_bomb_in_a_header(folder):
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 30
+    return bomb(folder, "x.tar.bz2", info.tobuf(), bz2.open)
+
+
+@crafted("more than the limit", LARGE)
+def a_bomb_after_the_last_file(folder):
+    info = tarfile.TarInfo("train/ant/0.txt")
+    return bomb(folder, "x.tar.xz", info.tobuf() + bytes(1024), lzma.open)
+
+
+@crafted("more than the limit", LARGE)
+def a_bomb_in_a_zip(folder):
+    with zipfile.ZipFile(folder / "x.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("images.npy", "w") as file:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "|u1", "fortran_order": False, "shape": (1200, 1024, 1024, 1)}
+            )
+            for _ in range(1200):
+                file.write(bytes(1 << 20))
+        with archive.open("labels.npy", "w") as file:
+            np.save(file, np.zeros(1200, int))
+    return "npz", folder / "x.npz"
+
+
 # -- pictures ---------------------------------------------------------------------------------------------------------
 
 
@@ -238,7 +289,7 @@ def a_picture_that_is_all_holes(folder):
     return "folder", folder
 
 
-@crafted("take more than")
+@crafted("take more than", LARGE)
 def huge_pictures_of_one_color(folder):
     (folder / "train/ant").mkdir(parents=True)
     Image.new("1", (9400, 9400)).save(folder / "train/ant/00.png")
@@ -276,7 +327,8 @@ def a_class_that_would_clear_the_screen(folder):
 
 
 def clustering(folder, head, **arrays):
-    np.savez(folder / "x.npz", head=np.array(head), **{"probs": np.array([1.0]), "assignments": np.zeros(1, int), **arrays})
+    arrays = {"probs": np.array([1.0]), "assignments": np.zeros(1, int), **arrays}
+    np.savez(folder / "x.npz", head=np.array(head), **arrays)
     return "clustering", folder / "x.npz"
 
 

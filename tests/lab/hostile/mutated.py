@@ -14,7 +14,8 @@ def write_whole(kind, folder):
     if kind in ("npz", "compressed npz"):
         rng = np.random.default_rng(0)
         save = np.savez if kind == "npz" else np.savez_compressed
-        save(folder / "x.npz", images=rng.integers(0, 255, (20, 3, 3, 1), np.uint8), labels=np.arange(20) % 2, column=["a"] * 20)
+        images = rng.integers(0, 255, (20, 3, 3, 1), np.uint8)
+        save(folder / "x.npz", images=images, labels=np.arange(20) % 2, column=["a"] * 20)
         return "npz", folder / "x.npz", folder / "x.npz"
     if kind in ("tar", "tar.gz", "tar.xz", "tar.bz2"):
         path = files.write_tar(folder / f"x.{kind}", files.class_folders())
@@ -45,7 +46,8 @@ def mutate(raw, rng):
         case 2:
             return bytes(raw[:place]) + rng.bytes(length) + bytes(raw[place + length :])
         case 3:
-            return bytes(raw[:place]) + bytes([rng.choice([0, 0xFF, 0x7F, 0x80])]) * length + bytes(raw[place + length :])
+            fill = bytes([rng.choice([0, 0xFF, 0x7F, 0x80])]) * length
+            return bytes(raw[:place]) + fill + bytes(raw[place + length :])
         case 4:
             return bytes(raw[:place]) + bytes(raw[place // 2 :])
         case 5:

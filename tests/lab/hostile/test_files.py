@@ -6,36 +6,47 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.lab.hostile.crafted import CRAFTED
+from tests.lab.hostile.crafted import CRAFTED, LARGE
 from tests.lab.hostile.mutated import KINDS, mutate, write_whole
 from tests.lab.hostile.read_all import MEGABYTES, check, outcomes
 
 
-@pytest.fixture(scope="module")
-def read(tmp_path_factory):
-    """What came of each crafted file, read one after the other by one process."""
-    folder = tmp_path_factory.mktemp("crafted")
+def read_crafted(table, folder):
+    """What came of each crafted file, read one after the other by one process, and the megabytes that it took."""
     cases = {}
-    for name, (write, _) in CRAFTED.items():
+    for name, (write, _) in table.items():
         (folder / name).mkdir()
         cases[name] = write(folder / name)
     found, megabytes = outcomes(cases.values(), folder)
-    yield dict(zip(cases, found)), megabytes
     shutil.rmtree(folder)
+    return dict(zip(cases, found)), megabytes
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    return read_crafted(CRAFTED, tmp_path_factory.mktemp("crafted"))
+
+
+def assert_as_expected(result, name, words):
+    check(result, name)
+    assert ("accepted" in result) if words is None else words in result["refused"], (name, result)
 
 
 @pytest.mark.parametrize("name", CRAFTED)
 def test_a_file_that_was_made_to_do_harm_does_none(read, name):
-    result, words = read[0][name], CRAFTED[name][1]
-    check(result, name)
-    if words is None:
-        assert "accepted" in result, result
-    else:
-        assert words in result["refused"], result
+    assert_as_expected(read[0][name], name, CRAFTED[name][1])
 
 
 def test_no_crafted_file_takes_more_memory_than_is_promised(read):
     assert read[1] < MEGABYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_file_that_was_made_to_do_harm_does_none(tmp_path_factory, name):
+    found, megabytes = read_crafted({name: LARGE[name]}, tmp_path_factory.mktemp("large"))
+    assert_as_expected(found[name], name, LARGE[name][1])
+    assert megabytes < MEGABYTES
 
 
 def damage_many(folder, seed, count):

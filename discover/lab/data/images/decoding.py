@@ -133,7 +133,8 @@ def decode_many(
             yield name, first
             if not isinstance(first, str):
                 shape = first.shape
-                waiting = max(1, min(waiting, _WAITING_BYTES // max(1, min(_TOGETHER * first.nbytes, _BYTES_TOGETHER))))
+                together = max(first.nbytes, min(_TOGETHER * first.nbytes, _BYTES_TOGETHER))
+                waiting = min(waiting, _WAITING_BYTES // together)  # none: only one at a time
                 break
 
     def work(some: list[File]) -> list[Decoded]:
