@@ -14,15 +14,16 @@ LABORATORY = LIBRARY | {
 }  # fmt: skip
 EXTRAS = {"optuna", "altair", "vl_convert", "tensorboardX"}
 ALLOWED = {
-    "cli": {"experiments", "report", "records"},
+    "cli": {"experiments", "report", "records", "text"},
     "experiments": {"training", "diagnostics", "theory", "data", "models", "records"},
     "training": {"data", "models", "records"},
     "diagnostics": {"data"},
     "report": {"records"},
-    "data": set(),
+    "data": {"text"},
     "models": set(),
     "theory": set(),
     "records": set(),
+    "text": set(),
 }
 """A part of the laboratory -> the parts that it may import. All of them may import the library."""
 MOST_FILES, MOST_LINES = 14, 450

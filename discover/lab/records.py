@@ -22,6 +22,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -66,8 +67,17 @@ def read_json(path: Path) -> Any:
     """Reads a JSON file; a damaged one is a :class:`RecordsError` that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested a thousand times
         raise RecordsError(f"{path} is damaged: {error}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON file that is of use but not needed: without it, or where it is damaged, there is nothing in it."""
+    try:
+        value = read_json(path)
+    except (RecordsError, OSError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def finite(value: Any) -> Any:
@@ -82,14 +92,14 @@ def finite(value: Any) -> Any:
 
 
 class MetricsWriter:
-    """Appends lines to metrics.jsonl, and knows how many bytes are safely in it.
+    """Appends lines to metrics.jsonl, and knows how many bytes are safely in it, and their checksum.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with MetricsWriter(Path(folder) / METRICS) as writer:
         ...         writer.write([{"kind": "train", "seed": 0, "step": 10, "loss": 2.5}])
-        ...         length = writer.sync()
+        ...         length, _ = writer.sync()
         ...     print(length, read_metrics(Path(folder)))
         54 [{'kind': 'train', 'seed': 0, 'step': 10, 'loss': 2.5}]
     """
@@ -100,6 +110,7 @@ class MetricsWriter:
         Raises:
             ValueError: the file is shorter than ``length``, so lines of it were lost.
         """
+        self._checksum = 0
         if not length:
             self._file: IO[bytes] = open(path, "wb")  # noqa: SIM115 (closed by close)
             return
@@ -107,18 +118,20 @@ class MetricsWriter:
         if have < length:
             raise ValueError(f"{path} has {have} bytes where the checkpoint remembers {length}")
         os.truncate(path, length)
+        self._checksum = checksum(path, length)
         self._file = open(path, "ab")  # noqa: SIM115 (closed by close)
 
     def write(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Appends one JSON object a line."""
         text = "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines)
         self._file.write(text.encode())
+        self._checksum = zlib.crc32(text.encode(), self._checksum)
 
-    def sync(self) -> int:
-        """Hands everything to the disk and returns the length of the file in bytes."""
+    def sync(self) -> tuple[int, int]:
+        """Hands everything to the disk and returns the length of the file in bytes, and their checksum."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return self._file.tell(), self._checksum
 
     def flush(self) -> None:
         """Hands everything to the operating system, so that readers see it."""
@@ -134,23 +147,50 @@ class MetricsWriter:
         self.close()
 
 
+def checksum(path: Path, length: int) -> int:
+    """Of the first bytes of a file."""
+    result = 0
+    with open(path, "rb") as file:
+        while length > 0 and (block := file.read(min(length, 1 << 20))):
+            result, length = zlib.crc32(block, result), length - len(block)
+    return result
+
+
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
     """Reads the lines of a run's metrics; a half-written last line (a run that is being written) is left out.
 
     Raises:
         RecordsError: a line before the last is damaged; the message names the file and the line.
     """
-    path = Path(run_dir) / METRICS
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    result = []
+    lines, _, damaged = _whole_lines(Path(run_dir) / METRICS)
+    if damaged is not None:
+        raise RecordsError(f"{Path(run_dir) / METRICS} is damaged at line {damaged}")
+    return lines
+
+
+def undamaged_length(run_dir: Path | str) -> int:
+    """How many bytes of a run's metrics are whole lines, up to the first that is damaged."""
+    return _whole_lines(Path(run_dir) / METRICS)[1]
+
+
+def _whole_lines(path: Path) -> tuple[list[dict[str, Any]], int, int | None]:
+    """The lines up to the first that is damaged, their length in bytes, and the number of that line."""
+    result, length = [], 0
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return [], 0, None
     for number, line in enumerate(lines[:-1], 1):
         try:
-            result.append(json.loads(line))
-        except ValueError:
-            raise RecordsError(f"{path} is damaged at line {number}") from None
-    return result
+            value = json.loads(line)
+            whole = isinstance(value, dict)
+        except (ValueError, RecursionError):
+            whole = False
+        if not whole:
+            return result, length, number
+        result.append(value)
+        length += len(line) + 1
+    return result, length, None
 
 
 def read_summary(run_dir: Path | str) -> dict[str, Any] | None:
@@ -180,7 +220,7 @@ def extract_run(
         for line in read_metrics(source)
         if line.get("member", 0) in wanted
     ]
-    environment = read_json(source / ENVIRONMENT) if (source / ENVIRONMENT).exists() else None
+    environment = read_object(source / ENVIRONMENT) or None
     write_run(target, config if config is not None else read_json(source / CONFIG), environment, lines, summary, chosen)
     return target
 

@@ -83,13 +83,17 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch):
+def test_what_nobody_has_thought_of_is_one_line_that_says_how_to_see_its_traceback(monkeypatch, capsys):
     import discover.lab.experiments.presets.presets
 
     def bug(name):
-        raise ZeroDivisionError("a bug")
+        raise ZeroDivisionError("a bug\x1b[2J\nwith a second line")
 
     monkeypatch.setattr(discover.lab.experiments.presets.presets, "get_preset", bug)
+    assert call("presets", "digits") == 2
+    expected = "discover: ZeroDivisionError: a bug\\x1b[2J (DISCOVER_DEBUG=1 shows where)\n"
+    assert capsys.readouterr().err == expected
+    monkeypatch.setenv("DISCOVER_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         main(["presets", "digits"])
 

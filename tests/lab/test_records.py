@@ -17,7 +17,7 @@ def line(step, member=0, **extra):
 def test_lines_are_appended_and_read_back(tmp_path):
     with records.MetricsWriter(tmp_path / records.METRICS) as writer:
         writer.write([line(1), line(2)])
-        assert writer.sync() == (tmp_path / records.METRICS).stat().st_size
+        assert writer.sync()[0] == (tmp_path / records.METRICS).stat().st_size
         writer.write([line(3, loss=math.nan)])
     assert records.read_metrics(tmp_path) == [line(1), line(2), line(3, loss=None)]
 
@@ -28,7 +28,7 @@ def test_reopening_cuts_the_file_back_to_the_length_that_the_checkpoint_knows(tm
     folder = tmp_path_factory.mktemp("run")
     with records.MetricsWriter(folder / records.METRICS) as writer:
         writer.write([line(step) for step in range(kept)])
-        length = writer.sync()
+        length, _ = writer.sync()
         writer.write([line(100 + step) for step in range(lost)])
     with open(folder / records.METRICS, "ab") as file:
         file.write(b'{"kind": "train", "seed": 0, "step": 99, "loss'[:torn])

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from discover.lab.text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
@@ -19,20 +21,29 @@ WIDE = 120
 
 
 def stdout() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console()(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def stderr() -> Console:
-    from rich.console import Console
+    return _console()(stderr=True, highlight=False)
 
-    return Console(stderr=True, highlight=False)
+
+def _console() -> type[Console]:
+    from rich.console import Console
+    from rich.text import Text
+
+    class Clean(Console):
+        """Shows control characters that are in names and messages, and never sends them to the terminal."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str("\n".join(map(printable, text.split("\n"))), **options)
+
+    return Clean
 
 
 def say(line: str) -> None:
     """One line of progress."""
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{printable(line)}\n")
     sys.stderr.flush()
 
 
@@ -137,11 +148,11 @@ class Watcher:
     """Shows one run: loss, accuracy, steps per second, time left; a ``training.progress.Progress``, without jax."""
 
     def __init__(self, bars: Bars | None, name: str, status: str = "[dim]compiling[/dim]"):
-        self._bars, self._name = bars, name
+        self._bars, self._name = bars, printable(name)
         self._task: Any = None
         self._validation: float | None = None
         if bars is not None:
-            self._task = bars.add_task(name, total=None, status=status, completed=0)
+            self._task = bars.add_task(self._name, total=None, status=status, completed=0)
 
     def start(self, *, step: int, total_steps: int, members: int) -> None:
         if self._bars is not None:
@@ -165,9 +176,11 @@ class Watcher:
 
     def message(self, text: str) -> None:
         if self._bars is not None:
-            self._bars.console.print(f"[yellow]{self._name}:[/yellow] {text}")
+            from rich.markup import escape
+
+            self._bars.console.print(f"[yellow]{escape(self._name)}:[/yellow] {escape(text)}")
         else:
-            sys.stderr.write(f"discover: {self._name}: {text}\n")
+            say(f"discover: {self._name}: {text}")
 
     def finish(self, *, status: str) -> None:
         if self._bars is not None and status == "finished":

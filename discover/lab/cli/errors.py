@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from discover.lab.text import printable
+
 BAD_INPUT = 2
 INTERRUPTED = 130
 
@@ -47,10 +49,11 @@ def stoppable(directory: Path, how: str = "again", *, show_step: bool = False) -
 
 
 def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
-    """Runs a typer command and turns every error that is not a bug into one line and an exit code.
+    """Runs a typer command and turns every error into one line and an exit code.
 
-    Errors that carry an ``exit_code`` (configuration, training, usage) are one line by contract. Anything else is a bug
-    and keeps its traceback, as everything does with ``DISCOVER_DEBUG=1``.
+    Errors that carry an ``exit_code`` (configuration, training, usage) say what is wrong and what would be right.
+    Anything else is a bug, or something that nobody has thought of: the line says so, and how to see the traceback,
+    which ``DISCOVER_DEBUG=1`` shows for all of them.
     """
     try:
         result = command.main(
@@ -81,7 +84,7 @@ def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
             return _fail(describe_os_error(error), BAD_INPUT)
         if isinstance(code, int):
             return _fail(str(error), code)
-        raise
+        return _fail(describe_unexpected(error), BAD_INPUT)
 
 
 def unwind_on_sigterm() -> None:
@@ -115,9 +118,20 @@ def quiet_late_writers() -> None:
 def describe_os_error(error: OSError) -> str:
     """One line for an error of the file system."""
     where = f": {error.filename}" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full{where}; free some space and run the same command again"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        what = "a file may not grow that large here" if error.errno == errno.EFBIG else "the disk is full"
+        return f"{what}{where}; free some space and run the same command again"
     return f"{error.strerror or error}{where}"
+
+
+def describe_unexpected(error: Exception) -> str:
+    """One line for an error that nobody has thought of: what, in which of our files, and how to see more."""
+    first = (str(error).strip().splitlines() or [""])[0][:300]
+    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first:
+        what = f"out of memory ({what})"
+    notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+    return f"{what}{notes} (DISCOVER_DEBUG=1 shows where)"
 
 
 def _sentence(text: str) -> str:
@@ -125,6 +139,6 @@ def _sentence(text: str) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    line = " ".join(str(message).split())
+    line = printable(" ".join(str(message).split()))
     sys.stderr.write(f"discover: {line}\n")
     return code

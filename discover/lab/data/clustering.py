@@ -16,6 +16,7 @@ from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundErr
 from discover.lab.data.noise import LabelNoise
 from discover.lab.data.randomness import permutations, stream
 from discover.lab.data.sources.npz import read_npz
+from discover.lab.text import printable
 
 AUGMENTATIONS = ("flip", "mixup", "cutmix")
 _FORMAT = "discover-clustering-1"
@@ -50,7 +51,7 @@ class Clustering:
 
     def __post_init__(self):
         check_at_least("num_examples", self.num_examples, 1)
-        object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+        object.__setattr__(self, "names", tuple(printable(str(name)) for name in self.names))
         if not self.names:
             raise DataError("a clustering needs at least 1 cluster, got 0")
         if self.noise is not None and self.assignments is None:
@@ -68,10 +69,10 @@ class Clustering:
             raise DataError(f"assignments must be {self.num_examples} integers, got {ids.dtype} of shape {ids.shape}")
         if ids.min() < 0 or ids.max() >= count:
             raise DataError(f"cluster ids must lie in 0…{count - 1}, got {ids.min()}…{ids.max()}")
+        ids = ids.astype(np.int32)
         empty = np.flatnonzero(np.bincount(ids, minlength=count) == 0)
         if self.noise is None and len(empty) and not self.elsewhere:
             raise DataError(f"cluster {empty[0]} ({self.names[empty[0]]!r}) has no examples")
-        ids = ids.astype(np.int32)
         ids.setflags(write=False)
         return ids
 
@@ -161,6 +162,12 @@ class Clustering:
             raise DataError(f"cluster ids must be a list of integers, got {ids.dtype} of shape {ids.shape}")
         if ids.min() < 0:
             raise DataError(f"cluster ids must not be negative, got {ids.min()}")
+        if names is None and ids.max() >= len(ids):  # before every cluster up to the largest gets a name
+            missing = int(np.setdiff1d(np.arange(len(ids)), ids)[0])
+            raise DataError(f"cluster {missing} ({str(missing)!r}) has no examples")
+        if names is not None and ids.max() >= len(names):
+            raise DataError(f"cluster ids must lie in 0…{len(names) - 1}, got {ids.min()}…{ids.max()}")
+        ids = ids.astype(np.int32)
         names = tuple(names) if names is not None else tuple(str(n) for n in range(int(ids.max()) + 1))
         share = np.bincount(ids, minlength=len(names)) / len(ids) if probs is None else probs
         return cls(kind, len(ids), names, tuple(float(p) for p in share), ids)
@@ -286,5 +293,5 @@ class Clustering:
             raise DataError(f"no clustering file at {path}") from error
         except ArchiveError:
             raise
-        except (ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # what is in it may be nested, or of any type
             raise ArchiveError(f"{path} is no readable clustering file: {one_line(error)}") from error

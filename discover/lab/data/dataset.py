@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from discover.lab.data.errors import DataError
 from discover.lab.data.lazy_examples import Examples, LazyExamples
 from discover.lab.data.randomness import permutations, stream
+from discover.lab.text import printable
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,10 @@ class Split:
             raise DataError(f"labels must be integers, got {labels.dtype}")
         if len(labels) and labels.min() < 0:
             raise DataError(f"labels must not be negative, got {labels.min()}")
+        if len(labels) and labels.max() > np.iinfo(np.int32).max:
+            raise DataError(f"labels must be class numbers below 2³¹, got {labels.max()}")
+        if 0 in images.shape[1:]:
+            raise DataError(f"examples must have at least one feature, got shape {images.shape}")
         columns = {name: np.asarray(values) for name, values in self.columns.items()}
         for name, values in columns.items():
             if values.ndim == 0 or len(values) != len(labels):
@@ -95,7 +100,7 @@ class Dataset:
     def __post_init__(self):
         if self.num_classes < 1:
             raise DataError(f"num_classes must be at least 1, got {self.num_classes}")
-        names = tuple(self.class_names) or tuple(str(c) for c in range(self.num_classes))
+        names = tuple(printable(str(name)) for name in self.class_names or range(self.num_classes))
         if len(names) != self.num_classes:
             raise DataError(f"class_names must have {self.num_classes} entries, one for each class, got {len(names)}")
         object.__setattr__(self, "class_names", names)
@@ -148,10 +153,13 @@ def stratified_split(labels: NDArray, fraction: float, seed: int = 0) -> tuple[N
     quota = np.floor(exact).astype(int)
     order = np.argsort(-(exact - quota), kind="stable")
     quota[order[: total - quota.sum()]] += 1
-    taken = []
-    for c, size, take in zip(classes, counts, quota):
-        members = np.flatnonzero(labels == c)
-        taken.append(members[permutations(stream(seed, "split", int(c)), 1, int(size))[0][:take]])
+    by_class, ends = np.argsort(labels, kind="stable"), np.cumsum(counts)
+    whole = np.repeat(quota == counts, counts)  # classes that are taken whole, or not at all, need no drawing
+    taken = [by_class[whole]]
+    for k in np.flatnonzero((quota > 0) & (quota < counts)):
+        size = int(counts[k])
+        members = by_class[ends[k] - size : ends[k]]
+        taken.append(members[permutations(stream(seed, "split", int(classes[k])), 1, size)[0][: quota[k]]])
     second = np.sort(np.concatenate(taken))
     first = np.setdiff1d(np.arange(len(labels)), second, assume_unique=True)
     return first, second

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from discover.lab.text import printable
+
 
 class DataError(ValueError):
-    """Something about the data, its files or its clusters is not as it must be."""
+    """Something about the data, its files or its clusters is not as it must be; one line, whatever names are in it."""
 
     exit_code = 2
+
+    def __init__(self, message: str):
+        super().__init__(printable(message))
 
 
 class DatasetNotFoundError(DataError):
@@ -21,9 +26,9 @@ class BadImageError(DataError):
     """An image file cannot be read."""
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Why something failed, in one short line, whoever raised it."""
-    return (str(error).splitlines() or [""])[0][:160] or type(error).__name__
+    return (str(error).strip().splitlines() or [""])[0][:160] or type(error).__name__
 
 
 def check_at_least(what: str, value: int, least: int) -> int:

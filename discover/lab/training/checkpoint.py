@@ -2,15 +2,17 @@
 
 A checkpoint is the state's arrays and a small JSON note. The note holds a fingerprint of the arrays, computed on the
 device from their bits, so that a checkpoint whose bytes have changed on disk is recognised even where the storage
-format does not notice.
+format does not notice. Nothing older is deleted before a checkpoint has been read back from the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import logging
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
-from orbax.checkpoint import checkpoint_managers as policies
 
 from discover.lab.training.errors import RunError, is_disk_full, is_out_of_memory
-from discover.lab.training.fingerprint import Lengths, fingerprint
+from discover.lab.training.fingerprint import Lengths, fingerprint, fingerprint_on_host
+
+
+_READ_TOGETHER = 256 << 20
 
 
 class Checkpoints:
@@ -38,17 +42,24 @@ class Checkpoints:
         directory: created when the first checkpoint is written.
         keep: how many of the newest are kept, besides the best one.
         lengths: what of each leaf the fingerprint is of, see :func:`discover.lab.training.fingerprint.fingerprint`.
+        agree: what the first of several processes computes, for all of them.
+        message: told about a checkpoint that could not be read back.
     """
 
-    def __init__(self, directory: Path, *, keep: int = 3, lengths: Callable[[Any], Lengths] | None = None):
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keep: int = 3,
+        lengths: Callable[[Any], Lengths] | None = None,
+        agree: Callable[[Callable[[], Any]], Any] = lambda compute: compute(),
+        message: Callable[[str], None] = lambda _: None,
+    ):
         self.directory = Path(directory).absolute()
         self._lengths: Callable[[Any], Lengths] = lengths if lengths is not None else lambda _: None
-        best = policies.BestN(
-            get_metric_fn=lambda metrics: metrics["score"], n=1, keep_checkpoints_without_metrics=False
-        )
+        self._keep, self._agree, self._message = keep, agree, message
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
-            best_fn=lambda metrics: metrics["score"],  # without it the scores are not written
+            # None is deleted by the library: we do that, when the successor has been read back.
             enable_async_checkpointing=True,
             # A step is written twice only where the first one was passed over, and then it is deleted before.
             save_interval_steps=1,
@@ -56,6 +67,7 @@ class Checkpoints:
         # Until it is closed: the library also logs from its background threads.
         self._failed = False
         self._passed: set[int] = set()
+        self._written: tuple[int, list[int], Lengths] | None = None  # and not yet read back
         self._silence = contextlib.ExitStack()
         self._silence.enter_context(_quiet())
         with self._one_line_errors():
@@ -70,28 +82,62 @@ class Checkpoints:
             note: a small JSON object that comes back with it.
             score: the higher the better; the best one is kept. None: never the best.
         """
-        if step in self._passed:
-            self.wait()  # what is still being written is not listed yet
-            with self._one_line_errors(), _quiet():
-                self._manager.delete(step)
-                self._manager.reload()
-            self._passed.discard(step)
+        self.wait()  # what is still being written is not listed yet
+        self._make_room(step)
         leaves = _named_leaves(state)
         shapes = [list(leaf.shape) for leaf in leaves.values()]
-        note = {**note, "fingerprint": fingerprint(leaves, self._lengths(state)), "shapes": shapes}
+        lengths = self._lengths(state)
+        note = {**note, "fingerprint": fingerprint(leaves, lengths), "shapes": shapes}
+        if score is not None and np.isfinite(score):
+            note["score"] = float(score)
         if any(_on_host(x) for x in leaves.values()):
             # Host memory is written from where it lies, and the next step is about to overwrite it.
             leaves = jax.tree.map(jnp.copy, leaves)
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(leaves), note=ocp.args.JsonSave(note))
-        metrics = None if score is None or not np.isfinite(score) else {"score": float(score)}
         with self._one_line_errors(), _quiet():
-            self._manager.save(step, args=arguments, metrics=metrics, force=True)
+            self._manager.save(step, args=arguments, force=True)
+        self._written = (step, note["fingerprint"], lengths)
 
     def wait(self) -> None:
-        """Returns when everything is on disk; raises :class:`RunError` if the disk is full."""
+        """Returns when everything is on disk and was read back; raises :class:`RunError` if the disk is full."""
         with self._one_line_errors(), _quiet():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
+        if self._written is not None:
+            step, expected, lengths = self._written
+            self._written = None
+            wrong, superfluous = self._agree(lambda: self._look_back(step, expected, lengths))
+            if wrong is not None:
+                self._message(f"checkpoint {step} cannot be read back ({wrong}); those before it are kept")
+                return
+            with self._one_line_errors(), _quiet():
+                for old in superfluous:
+                    self._manager.delete(old)
+
+    def _look_back(self, step: int, expected: list[int], lengths: Lengths) -> tuple[str | None, list[int]]:
+        """What is wrong with a checkpoint that was just written, and the older ones that it makes superfluous."""
+        try:
+            with _quiet():
+                found = fingerprint_of_file(self.directory / str(step) / "state", lengths)
+            if found != expected or self._note(step).get("fingerprint") != expected:
+                return "it holds something else", []
+        except Exception as error:  # see `restore`
+            return _reason(error), []
+        kept = {*self.steps()[-self._keep :], self.best_step()}
+        return None, [old for old in self._manager.all_steps() if old < step and old not in kept]
+
+    def _make_room(self, step: int) -> None:
+        """Deletes what is in the place of a step that is about to be written: it was passed over, or is no checkpoint."""
+        path, listed = self.directory / str(step), step in self._manager.all_steps()
+        if self._agree(path.exists):
+            with self._one_line_errors(), _quiet():
+                self._manager.delete(step) if listed else self._agree(lambda: _remove(path))
+                self._manager.reload()
+        self._passed.discard(step)
+
+    def _note(self, step: int) -> dict[str, Any]:
+        """The note of a step, without its arrays; an error of any kind where it is damaged."""
+        return dict(json.loads((self.directory / str(step) / "note" / "metadata").read_text()))
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, oldest first, without those that were passed over."""
@@ -99,10 +145,13 @@ class Checkpoints:
 
     def best_step(self) -> int | None:
         """The step with the highest score, or None where none has one."""
-        with _quiet():
-            metrics: list[tuple[Any, int]] = [(self._manager.metrics(step), step) for step in self.steps()]
-        scored = [(found["score"], step) for found, step in metrics if found]
+        scored = [(score, step) for step in self.steps() if (score := self._score(step)) is not None]
         return max(scored)[1] if scored else None
+
+    def _score(self, step: int) -> float | None:
+        with contextlib.suppress(Exception):  # it has none, or is damaged: then it is not the best
+            return float(self._note(step)["score"])
+        return None
 
     def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         """Reads one checkpoint.
@@ -129,7 +178,7 @@ class Checkpoints:
             same = fingerprint(leaves, self._lengths(like)) == expected
         except Exception as error:  # the storage layers raise many kinds, and none of them should end a run here
             self._failed = True
-            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+            reason = _reason(error)
             if is_out_of_memory(error):
                 raise RunError(
                     f"out of memory while reading checkpoint {step} ({reason}); nothing was deleted: "
@@ -138,6 +187,7 @@ class Checkpoints:
             raise DamagedCheckpoint(f"checkpoint {step} cannot be read ({reason})") from error
         if not same:
             raise DamagedCheckpoint(f"checkpoint {step} is damaged (its contents have changed)")
+        note.pop("score", None)
         return jax.tree.unflatten(jax.tree.structure(like), list(leaves.values())), note
 
     def restore_newest(
@@ -151,12 +201,14 @@ class Checkpoints:
         Args:
             like: see :meth:`restore`.
             message: told about each checkpoint that was passed over.
-            accept: looks at a note and says what is wrong with it, or None.
+            accept: looks at a note and says what is wrong with the records that belong to it, or None. Where they are
+                wrong for all, the newest is taken all the same: better without its records than from the start.
 
         Returns:
-            (step, state, note), or None where there is none, or none that its records still cover.
+            (step, state, note), or None where there is none.
         """
         unreadable = ""
+        newest: int | None = None  # that is whole, but for its records
         for step in reversed(self.steps()):
             try:
                 state, note = self.restore(step, like)
@@ -164,12 +216,16 @@ class Checkpoints:
                 if wrong is None:
                     return step, state, note
                 reason = f"checkpoint {step} does not match its records ({wrong})"
+                newest = step if newest is None else newest
             except DamagedCheckpoint as error:
                 reason = unreadable = str(error)
             self._passed.add(step)
-            before = self.steps()
-            if before or not unreadable:
-                message(f"{reason}; going back to {f'step {before[-1]}' if before else 'the start'}")
+            if before := self.steps():
+                message(f"{reason}; going back to step {before[-1]}")
+            elif newest is not None:
+                self._passed.discard(newest)
+                message(f"{reason}; going on from step {newest} without the lines that are lost")
+                return newest, *self.restore(newest, like)
         if unreadable:
             raise RunError(
                 f"no checkpoint in {self.directory} can be used: {unreadable}; nothing was deleted: "
@@ -203,6 +259,38 @@ class Checkpoints:
 
 class DamagedCheckpoint(Exception):
     """A checkpoint that cannot be used; the message is one line."""
+
+
+def fingerprint_of_file(state: Path, lengths: Lengths) -> list[int]:
+    """The fingerprint of the arrays that are on the disk, read a few at a time: never all of them in memory."""
+    handler = ocp.PyTreeCheckpointHandler()
+    found: dict[str, int] = {}
+    sizes = {str(name): one for name, one in dict(handler.metadata(state).tree).items()}
+    names = sorted(sizes)
+    cut = dict(zip(names, lengths)) if lengths is not None else {}
+    while names:
+        some, total = [], 0
+        while names and (not some or total < _READ_TOGETHER):
+            one = sizes[names[0]]
+            total += math.prod(one.shape) * np.dtype(one.dtype).itemsize
+            some.append(names.pop(0))
+        item = {name: jax.ShapeDtypeStruct(sizes[name].shape, sizes[name].dtype) for name in some}
+        how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in some}
+        arguments = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
+        for name, array in handler.restore(state, args=arguments).items():
+            found[name] = fingerprint_on_host(np.asarray(array), cut.get(name))
+    return [found[name] for name in sorted(found)]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
 def to_read(stored: tuple[int, ...], wanted: Any) -> jax.ShapeDtypeStruct:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No space, a quota that is used up, a file that may not grow any larger: the same to whoever wants to write."""
 
 
 class RunError(Exception):
@@ -33,10 +37,10 @@ def is_disk_full(error: BaseException) -> bool:
     """
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(seen, OSError) and seen.errno in _FULL:
             return True
         text = str(seen)
-        if "No space left on device" in text or "Disk quota exceeded" in text:
+        if any(os.strerror(number) in text for number in _FULL):
             return True
         seen = seen.__cause__ or seen.__context__
     return False

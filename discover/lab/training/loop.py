@@ -79,6 +79,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     note: Callable[[], dict[str, Any]] = dict,
     probe: tuple[str, Probe] | None = None,
+    evaluate_first: bool = False,
 ) -> LoopResult:
     """Trains from step ``start`` to the end.
 
@@ -96,6 +97,7 @@ def train(
         checkpoints: where they go; None writes none.
         note: what a checkpoint should remember besides the log's own pending numbers.
         probe: the kind of its lines in the metrics, and what measures; called every ``settings.probe_every`` steps.
+        evaluate_first: whether the evaluation at ``start`` is missing from the metrics, and is to be made again.
 
     Raises:
         NonFiniteLoss: a member's loss (or parameter) is no longer finite, unless members are dropped; or all were.
@@ -156,6 +158,8 @@ def train(
                 raise _nonfinite(text, checkpoints)
         checkpoints.save(step, state, {**log.note(), **note(), "step": step}, score=score)
 
+    if evaluate_first:
+        evaluate()
     while step < total:
         upto = settings.next_stop(step, programs.steps_per_dispatch)
         batches = feed(step, upto - step)

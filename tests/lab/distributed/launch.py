@@ -62,7 +62,7 @@ def launch(count, *jobs, timeout=60.0, limit=240.0, slurm=False, of=None):
                 if index not in ended and process.poll() is not None:
                     ended[index] = time.monotonic() - began
             # A process that hangs on purpose is not waited for.
-            if fault.startswith("hang") and set(range(count)) - set(ended) == {int(fault.split(":")[1])}:
+            if fault.startswith(("hang", "freeze")) and set(range(count)) - set(ended) == {int(fault.split(":")[1])}:
                 break
             time.sleep(0.1)
     finally:

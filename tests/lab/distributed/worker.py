@@ -40,6 +40,8 @@ class FaultyTeam(Team):
                     os.kill(os.getpid(), signal.SIGKILL)
                 if kind == "term":
                     os.kill(os.getpid(), signal.SIGTERM)
+                if kind == "freeze":
+                    os.kill(os.getpid(), signal.SIGSTOP)
                 if kind == "hang":
                     time.sleep(10_000)
                 if kind == "leave":

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.errors import DataError
+from discover.lab.data.limits import check_ordinary, free_memory
 from discover.lab.data.sources.npz import read_npz
 
 
@@ -44,7 +45,7 @@ def kept(
         return make()
     path = folder / f"{_digest(options, files)}.npz"
     with contextlib.suppress(DataError):  # there is none, or it is damaged
-        return read_npz(path)
+        return read_npz(path, max_bytes=free_memory())  # our own: it may be one color throughout
     arrays = make()
     _write(path, arrays)
     return arrays
@@ -54,11 +55,13 @@ def _digest(options: Mapping[str, object], files: Iterable[tuple[str, Path]]) ->
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for name, path in files:
         try:
+            check_ordinary(path)
             with open(path, "rb") as file:
                 contents = hashlib.file_digest(file, "sha256").digest()
-        except OSError:  # a dangling link, say: whoever decodes it reports it, and mending it must change the key
+        except (OSError, DataError):  # a dangling link, say: whoever decodes it reports it, and mending changes the key
             contents = bytes(hashlib.sha256().digest_size)
-        digest.update(len(name.encode()).to_bytes(8, "little") + name.encode() + contents)
+        encoded = name.encode(errors="surrogatepass")  # names need not be UTF-8
+        digest.update(len(encoded).to_bytes(8, "little") + encoded + contents)
     return digest.hexdigest()[:40]
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import io
 import itertools
+import math
 import os
-from collections.abc import Generator, Iterable
+import threading
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from discover.lab.data.errors import BadImageError, DataError, check_at_least, one_line
+from discover.lab.data.errors import ArchiveError, BadImageError, DataError, check_at_least, one_line
+from discover.lab.data.limits import read_ordinary
 
 File = tuple[str, bytes | Path]  # the name, and the contents or where they are
 Decoded = tuple[str, NDArray[np.uint8] | str]  # the name, and the pixels or why there are none
@@ -24,6 +28,9 @@ FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF"
 """Pictures made of pixels. Pillow would also run programs (EPS) and read its many rarer formats, by content alone."""
 MAX_PIXELS = 89_478_485  # where Pillow itself starts to warn: a small file can claim to be a huge image
 _TOGETHER = 16  # files that a thread decodes before it asks for more
+_BYTES_TOGETHER = 32 << 20  # … or as many as take this many bytes
+_WAITING_BYTES = 256 << 20  # decoded, and not yet taken
+_PIXELS_AT_ONCE = MAX_PIXELS  # of all threads together, which hold some copies of what they work on
 
 
 @functools.cache
@@ -41,25 +48,54 @@ def is_image(name: str) -> bool:
     return (form in Image.OPEN or form == "MPO") and not path.name.startswith(".")
 
 
-def decode(contents: bytes, size: int | None = None, channels: int = 3) -> NDArray[np.uint8]:
+class _Pixels:
+    """How many pixels all threads decode at a time; one picture may always be, whatever its size."""
+
+    def __init__(self, most: int):
+        self._most, self._now, self._changed = most, 0, threading.Condition()
+
+    @contextlib.contextmanager
+    def share(self, count: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._now == 0 or self._now + count <= self._most)
+            self._now += count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._now -= count
+                self._changed.notify_all()
+
+
+_AT_ONCE = _Pixels(_PIXELS_AT_ONCE)
+
+
+def decode(
+    contents: bytes, size: int | None = None, channels: int = 3, shape: tuple[int, ...] | None = None
+) -> NDArray[np.uint8]:
     """An image file's pixels, uint8 [H, W, C].
 
     Args:
         contents: the file.
         size: cut the largest central square and resize it to this side; None to keep the image's own size.
         channels: 3 for color, 1 for gray.
+        shape: the only one that is wanted: a large image of another size is not decoded, and comes out black.
     """
     try:
         with Image.open(io.BytesIO(contents), formats=readable()) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise BadImageError(f"it claims {image.width}×{image.height} pixels, more than {MAX_PIXELS}")
+            large = image.width * image.height * channels > _BYTES_TOGETHER // _TOGETHER
+            if shape is not None and large and sorted(image.size) != sorted(shape[:2]):  # it may be turned
+                return np.broadcast_to(np.uint8(0), (image.height, image.width, channels))
             if size is not None:
                 image.draft(None, (size, size))  # JPEG: decode at the nearest power-of-two fraction, never below
-            picture = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
-            if size is not None:
-                picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
-            pixels = np.asarray(picture, dtype=np.uint8)
-            return pixels if channels == 3 else pixels[..., None]
+            with _AT_ONCE.share(image.width * image.height):
+                picture = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
+                if size is not None:
+                    picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+                pixels = np.asarray(picture, dtype=np.uint8)
+                return pixels if channels == 3 else pixels[..., None]
     except BadImageError:
         raise
     except Exception as error:  # Pillow's decoders raise many kinds of error on damaged files
@@ -90,15 +126,25 @@ def decode_many(
     if size is not None:
         check_at_least("image_size", size, 1)
 
-    def work(some: list[File]) -> list[Decoded]:
-        return [(name, _pixels_or_reason(contents, size, channels)) for name, contents in some]
+    files, pending, shape, waiting = iter(files), collections.deque[Future[list[Decoded]]](), None, 2 * workers
+    if size is None:  # then all must be as large as the first, which says how many fit into memory together
+        for name, contents in files:
+            first = _pixels_or_reason(contents, size, channels)
+            yield name, first
+            if not isinstance(first, str):
+                shape = first.shape
+                together = max(first.nbytes, min(_TOGETHER * first.nbytes, _BYTES_TOGETHER))
+                waiting = min(waiting, _WAITING_BYTES // together)  # none: only one at a time
+                break
 
-    files, pending = iter(files), collections.deque[Future[list[Decoded]]]()
+    def work(some: list[File]) -> list[Decoded]:
+        return [(name, _pixels_or_reason(contents, size, channels, shape)) for name, contents in some]
+
     pool = ThreadPoolExecutor(workers)
     try:
-        while some := list(itertools.islice(files, _TOGETHER)):
+        while some := list(_some(files, 0 if shape is None else math.prod(shape))):
             pending.append(pool.submit(work, some))
-            if len(pending) > 2 * workers:
+            if len(pending) > waiting:
                 yield from pending.popleft().result()
         while pending:
             yield from pending.popleft().result()
@@ -106,10 +152,22 @@ def decode_many(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _pixels_or_reason(contents: bytes | Path, size: int | None, channels: int) -> NDArray[np.uint8] | str:
+def _some(files: Iterator[File], each: int) -> Iterator[File]:
+    """The next files for a thread: a few, and no more than fit into memory, where each takes `each` bytes decoded."""
+    taken = 0
+    for name, contents in itertools.islice(files, _TOGETHER):
+        yield name, contents
+        taken += each + (len(contents) if isinstance(contents, bytes) else 0)
+        if taken > _BYTES_TOGETHER:
+            return
+
+
+def _pixels_or_reason(
+    contents: bytes | Path, size: int | None, channels: int, shape: tuple[int, ...] | None = None
+) -> NDArray[np.uint8] | str:
     try:
-        return decode(contents.read_bytes() if isinstance(contents, Path) else contents, size, channels)
+        return decode(read_ordinary(contents) if isinstance(contents, Path) else contents, size, channels, shape)
     except OSError as error:
         return error.strerror or one_line(error)
-    except BadImageError as error:
+    except (BadImageError, ArchiveError) as error:
         return str(error)

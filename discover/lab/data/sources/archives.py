@@ -7,29 +7,44 @@ names below the limits get that far.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import lzma
 import os
 import tarfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from discover.lab.data.errors import ArchiveError, one_line
+from discover.lab.data.limits import honest_size, most_bytes, most_to_read, raised_by
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
-_DAMAGE = (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much an archive may unpack to."""
+    """How much an archive may unpack to, where that is less than what its size on the disk warrants."""
 
-    file_bytes: int = 1 << 30
-    total_bytes: int = 512 << 30
+    file_bytes: int = 1 << 62
+    total_bytes: int = 1 << 62
     files: int = 50_000_000
+
+
+class _Bounded:
+    """A stream that ends with an error where it goes on for too long: also within headers, and after the last file."""
+
+    def __init__(self, stream: IO[bytes], path: str | os.PathLike[str], most: int):
+        self._stream, self._path, self._most, self.read_so_far = stream, path, most, 0
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._stream.read(size)
+        self.read_so_far += len(found)
+        if self.read_so_far > self._most:
+            most = f"{self._most} bytes, which its size on the disk warrants ({raised_by()})"
+            raise ArchiveError(f"{self._path} unpacks to more than the limit of {most}")
+        return found
 
 
 def is_tar(path: str | os.PathLike[str]) -> bool:
@@ -66,7 +81,11 @@ def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iter
     limits = limits or Limits()
     total = count = 0
     try:
-        with _unpacked(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        honest = honest_size(path)
+        most_in_file = min(limits.file_bytes, most_bytes(honest))
+        with contextlib.ExitStack() as stack:
+            stream = _Bounded(stack.enter_context(_unpacked(path)), path, most_to_read(honest))
+            archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))  # pyright: ignore
             for member in archive:
                 if member.isdir():
                     check_member_name(member.name, path)
@@ -76,12 +95,13 @@ def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iter
                     raise ArchiveError(f"{path} holds {member.name!r}, a {what}; only ordinary files are read")
                 name = check_member_name(member.name, path)
                 count, total = count + 1, total + member.size
-                if member.size > limits.file_bytes:
+                if member.size > most_in_file:
                     what = f"{name!r} of {member.size} bytes"
-                    raise ArchiveError(f"{path} holds {what}, more than the limit of {limits.file_bytes}")
+                    limit = f"the limit of {most_in_file} ({raised_by()})"
+                    raise ArchiveError(f"{path} holds {what}, more than {limit}")
                 if total > limits.total_bytes or count > limits.files:
                     most = f"{limits.total_bytes} bytes or {limits.files} files"
-                    raise ArchiveError(f"{path} unpacks to more than the limit of {most}")
+                    raise ArchiveError(f"{path} unpacks to more than the limit of {most} ({raised_by()})")
                 file = archive.extractfile(member)
                 contents = file.read() if file is not None else b""
                 if len(contents) != member.size:
@@ -91,13 +111,13 @@ def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iter
             end = archive.offset + tarfile.BLOCKSIZE
             while stream.read(1 << 20):
                 pass
-            if stream.tell() < end:
+            if stream.read_so_far < end:
                 raise ArchiveError(f"{path} is cut off or damaged: its end is missing")
     except ArchiveError:
         raise
     except FileNotFoundError as error:
         raise ArchiveError(f"there is no file {path}") from error
-    except _DAMAGE as error:
+    except Exception as error:  # damage shows as many kinds of error, a chain of headers as a recursion
         raise ArchiveError(f"{path} is cut off or damaged: {one_line(error)}") from error
     if count == 0:
         raise ArchiveError(f"{path} holds no files")

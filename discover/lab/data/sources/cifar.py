@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split
 from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError
+from discover.lab.data.limits import honest_size, most_bytes, read_ordinary
 from discover.lab.data.sources.archives import Limits, is_tar, read_tar
 from discover.lab.data.sources.folders import load_folder
 from discover.lab.data.sources.pickles import as_text, read_pickle
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _PIXELS = 3072
-_LIMITS = Limits(file_bytes=1 << 30, total_bytes=4 << 30, files=1000)
 _PICTURES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
 
 
@@ -114,7 +114,8 @@ def _find(name: str, path: Path) -> tuple[_Form, Callable[[str], bytes], str]:
     """The form that is there, a function that reads one of its files, and where it was found."""
     forms = _FORMS[name]
     if path.is_file() and is_tar(path):
-        contents = {PurePosixPath(file).name: data for file, data in read_tar(path, _LIMITS)}
+        limits = Limits(total_bytes=most_bytes(honest_size(path)), files=1000)  # all of them are held in memory
+        contents = {PurePosixPath(file).name: data for file, data in read_tar(path, limits)}
         for form in forms:
             if form.test in contents:
                 missing = [file for file in (*form.train, *form.names) if file not in contents]
@@ -127,7 +128,7 @@ def _find(name: str, path: Path) -> tuple[_Form, Callable[[str], bytes], str]:
             missing = [file for file in (*form.train, *form.names) if not (folder / file).is_file()]
             if missing:
                 raise DatasetNotFoundError(f"{folder} lacks {missing[0]}; {name} can be had at {HOME}")
-            return form, lambda file, folder=folder: (folder / file).read_bytes(), str(folder)
+            return form, lambda file, folder=folder: read_ordinary(folder / file), str(folder)
     for form in forms:
         if (path / form.archive).is_file():
             return _find(name, path / form.archive)
@@ -167,10 +168,11 @@ def _read_part(name: str, form: _Form, contents: bytes, where: str) -> tuple[NDA
         raise ArchiveError(f"{where} is no CIFAR batch: its data are not uint8 [n, {_PIXELS}]")
     labels = []
     for key in keys:
-        values = np.asarray(data[key])
-        if values.shape != (len(pixels),) or values.dtype.kind not in "iu" or len(values) == 0 or values.min() < 0:
+        values = data[key].tolist() if isinstance(data[key], np.ndarray) else data[key]
+        numbers = isinstance(values, list) and all(type(value) is int and 0 <= value < 1000 for value in values)
+        if not numbers or len(values) != len(pixels) or not values:
             raise ArchiveError(f"{where} is no CIFAR batch: its {key} are not {len(pixels)} classes")
-        labels.append(values.astype(np.int32))
+        labels.append(np.array(values, np.int32))
     return pixels, np.stack(labels)
 
 

@@ -17,11 +17,12 @@ from discover.lab.data.errors import BadImageError, DataError, DatasetNotFoundEr
 from discover.lab.data.images.cache import default_cache_dir, kept
 from discover.lab.data.images.decoding import Decoded, decode_many, is_image
 from discover.lab.data.lazy_examples import LazyExamples
+from discover.lab.data.limits import honest_size, most_bytes, raised_by
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
+from discover.lab.text import printable
 from discover.registry import choose
 
 PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
-MAX_BYTES = 64 << 30
 _VERSION = 1  # of the cache's contents
 
 
@@ -37,7 +38,7 @@ def load_folder(
     cache: bool = True,
     test_fraction: float = 0.2,
     seed: int = 0,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
     lazy: bool = False,
 ) -> Dataset:
     """A data set from class folders of images, decoded into memory.
@@ -58,7 +59,8 @@ def load_folder(
         cache: whether they are kept at all.
         test_fraction: the share to hold out where there is no test split.
         seed: of what is held out.
-        max_bytes: the most memory that decoded images may take.
+        max_bytes: the most memory that decoded images may take; if absent, what the files' size on the disk warrants
+            (`discover.lab.data.limits`).
         lazy: only list the files of a folder, and decode an image when it is asked for (`LazyExamples`): for data
             larger than memory, or a host that needs some of it only. A tar is read whole. Not with on_bad_image="skip",
             which must open all.
@@ -88,7 +90,8 @@ def load_folder(
         found = files if path.is_dir() else (file for file in read_tar(path) if is_image(file[0]))
         with contextlib.closing(decode_many(found, **decoding)) as decoded:
             shown = _shown(decoded, len(files) if path.is_dir() else None, path, progress)
-            return _collect(shown, path, on_bad_image, max_bytes)
+            most = most_bytes(sum(_honest_size(file) for _, file in files)) if max_bytes is None else max_bytes
+            return _collect(shown, path, on_bad_image, most)
 
     return _assemble(kept(folder, options, files, read), path, on_bad_image, test_fraction, seed)
 
@@ -166,6 +169,13 @@ def _labels(files: list[str], placed: dict[str, tuple[str, str]], names: tuple[s
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
+def _honest_size(file: Path) -> int:
+    try:
+        return honest_size(file)
+    except (OSError, DataError):  # whoever decodes it says what is wrong with it
+        return 0
+
+
 def _collect(decoded: Iterable[Decoded], where: Path, on_bad_image: str, max_bytes: int) -> dict[str, NDArray]:
     """All images, as arrays to keep: pixels [n, H, W, C], names [n], the names of and reasons for the unreadable."""
     images: dict[str, NDArray[np.uint8]] = {}
@@ -181,13 +191,18 @@ def _collect(decoded: Iterable[Decoded], where: Path, on_bad_image: str, max_byt
             raise DataError(_differing(where, f"{_size(images[first])} ({first}) and {_size(result)} ({name})"))
         held += result.nbytes
         if held > max_bytes:
-            raise DataError(f"images in {where} take more than {max_bytes} bytes: give lazy=True or a larger max_bytes")
+            larger = f"give lazy=True or a larger max_bytes ({raised_by()})"
+            raise DataError(f"images in {where} take more than {max_bytes} bytes: {larger}")
         images[name] = result
     if not images:
         raise DatasetNotFoundError(f"{where} has no readable images: looked for train/<class>/* and <class>/*")
+    names = list(images)
+    together = np.empty((len(names), *images[names[0]].shape), np.uint8)
+    for row, name in enumerate(names):
+        together[row] = images.pop(name)  # one by one: not all of them twice in memory
     return {
-        "images": np.stack(list(images.values())),
-        "names": np.array(list(images)),
+        "images": together,
+        "names": np.array(names),
         "bad": np.array(list(bad), "U"),
         "reasons": np.array(list(bad.values()), "U"),
     }
@@ -243,7 +258,7 @@ def _shown(decoded: Iterator[Decoded], total: int | None, where: Path, progress:
     from rich.console import Console
     from rich.progress import track
 
-    return track(decoded, f"decoding {where.name}", total, console=Console(stderr=True))
+    return track(decoded, f"decoding {printable(where.name)}", total, console=Console(stderr=True))
 
 
 # -- the whole --------------------------------------------------------------------------------------------------------
@@ -256,7 +271,7 @@ def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_f
     if bad:
         some = ", ".join(list(bad)[:5]) + (", …" if len(bad) > 5 else "")
         share = f"{len(bad)} of {len(bad) + len(arrays['names'])}"
-        warnings.warn(f"skipped {share} images in {where} that cannot be read: {some}", stacklevel=4)
+        warnings.warn(printable(f"skipped {share} images in {where} that cannot be read: {some}"), stacklevel=4)
     rows = {name: k for k, name in enumerate(arrays["names"].tolist())}
     # Bad images count for where things are: a class must not vanish, and shift the labels of those after it.
     placed = _place([*rows, *bad])

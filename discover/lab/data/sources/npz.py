@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,11 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, one_line
+from discover.lab.data.limits import check_bytes, honest_size, most_bytes
 from discover.lab.data.lazy_examples import LazyExamples
 
-MAX_BYTES = 64 << 30  # a zip file can claim any size; beyond this it is refused before anything is allocated
+MAX_CLASSES = 1 << 20
+"""Integer labels are class numbers, and every class up to the largest has a name, an output and maybe a momentum."""
 
 _LAYOUTS = (
     # (training images, training labels, test images, test labels)
@@ -28,26 +29,36 @@ _LAYOUTS = (
 _IMAGES = ("images", *(layout[part] for layout in _LAYOUTS for part in (0, 2)))
 
 
-def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, lazy: bool = False) -> dict[str, NDArray]:
-    """All arrays of a `.npz` file; no pickles. With `lazy` those called images are memory maps, see `map_npz`."""
+def read_npz(path: str | os.PathLike[str], max_bytes: int | None = None, lazy: bool = False) -> dict[str, NDArray]:
+    """All arrays of a `.npz` file; no pickles. With `lazy` those called images are memory maps, see `map_npz`.
+
+    `max_bytes` is the most that they may take; if absent, what the file's size on the disk warrants.
+    """
     path = Path(path)
     if not path.is_file():
         raise DatasetNotFoundError(f"there is no file {path}")
     try:
+        most = most_bytes(honest_size(path)) if max_bytes is None else max_bytes
         with zipfile.ZipFile(path) as archive:
+            members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+            kept = {name: map_npz(path, name) for name in members if lazy and name in _IMAGES}
+            mapped = {name: array for name, array in kept.items() if array is not None}
             total = sum(member.file_size for member in archive.infolist())
-        if total > max_bytes:
-            raise ArchiveError(f"{path} unpacks to {total} bytes, more than the limit of {max_bytes}")
+            total -= sum(members[name].file_size for name in mapped)
+        check_bytes(f"what {path} holds", total, most)
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            mapped = {name: map_npz(path, name) for name in file.files if lazy and name in _IMAGES}
-            return {name: found if (found := mapped.get(name)) is not None else file[name] for name in file.files}
-    except ArchiveError:
+            arrays = {name: mapped[name] if name in mapped else file[name] for name in file.files}
+    except DataError:
         raise
-    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # damage shows as many kinds of error, encryption and unknown compression as others
         reason = one_line(error)
         if "allow_pickle" in reason:
             reason = "it holds Python objects, which are not read"
         raise ArchiveError(f"{path} is no readable .npz file: {reason}") from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise ArchiveError(f"{path} is no readable .npz file: {name!r} in it is no array")
+    return arrays
 
 
 def map_npz(path: str | os.PathLike[str], name: str) -> NDArray | None:
@@ -112,6 +123,8 @@ def _images(path: str | os.PathLike[str], images: NDArray) -> Any:
     if images.ndim not in (2, 4) or images.dtype.kind not in "iuf":
         got = f"{images.dtype} of shape {images.shape}"
         raise DataError(f"images in {path} must be uint8 [n, H, W, C] or numbers [n, d], got {got}")
+    if 0 in images.shape[1:]:
+        raise DataError(f"images in {path} must have at least one feature, got shape {images.shape}")
     return LazyExamples.of_array(images) if mapped else images
 
 
@@ -125,8 +138,11 @@ def _classes(path: str | os.PathLike[str], *labels: NDArray) -> tuple[tuple[str,
         names, ids = np.unique(together, return_inverse=True)
         cuts = np.cumsum([len(part) for part in labels])[:-1]
         return tuple(str(name) for name in names), [part.astype(np.int32) for part in np.split(ids, cuts)]
-    if together.min() < 0:
+    if min(part.min() for part in labels if len(part)) < 0:
         raise DataError(f"labels in {path} must not be negative, got {together.min()}")
+    if (largest := max(int(part.max()) for part in labels if len(part))) >= MAX_CLASSES:
+        below = f"must be class numbers below {MAX_CLASSES}"
+        raise DataError(f"labels in {path} {below}, got {largest}: number the classes 0, 1, …, or give their names")
     return tuple(str(c) for c in range(int(together.max()) + 1)), [part.astype(np.int32) for part in labels]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,10 +84,22 @@ def read_pickle(contents: bytes, name: str) -> Any:
         ArchiveError: in one line, if it asks for anything else, or is damaged.
     """
     try:
+        _check_instructions(contents)
         # Every value takes a byte at least, unless a pickle refers to the same lists over and over to become huge.
         return _plain(_Unpickler(io.BytesIO(contents), encoding="bytes").load(), iter(range(len(contents))))
     except Exception as error:  # a hostile pickle can raise anything
         raise ArchiveError(f"{name} is not a pickle of plain data: {one_line(error)}") from error
+
+
+def _check_instructions(contents: bytes) -> None:
+    """Raise before a pickle is read that would cost more than its size: a table of memories as long as it says, or
+    keys that were chosen to collide."""
+    for instruction, argument, _ in pickletools.genops(contents):
+        if isinstance(argument, int):
+            if "PUT" in instruction.name and argument > len(contents):
+                raise pickle.UnpicklingError(f"it wants to remember {argument} things")
+            if abs(argument) >= 1 << 63:
+                raise pickle.UnpicklingError("it holds a number of more than 64 bits")
 
 
 def _plain(value: Any, budget: Iterator[int]) -> Any:

@@ -11,8 +11,8 @@ import os
 from typing import Any
 
 from discover.lab.data.dataset import Dataset
-from discover.lab.data.errors import DataError
-from discover.registry import Made, Table, choose
+from discover.lab.data.errors import ArchiveError, DataError, one_line
+from discover.registry import Made, Table, UnknownName, choose
 
 
 class Source(Made):
@@ -74,7 +74,14 @@ def load(
     for option in entry.required:
         if option not in options:
             raise DataError(f"source {source!r} needs {option}=…")
-    dataset = entry.make(**options)
+    try:
+        dataset = entry.make(**options)
+    except (DataError, UnknownName, OSError, AssertionError):
+        raise
+    except Exception as error:  # a file that is damaged in a way that nobody has thought of
+        if path is None or ":" in source:  # there is no file, or it is the user's own function
+            raise
+        raise ArchiveError(f"{path} cannot be read as {source}: {one_line(error)}") from error
     if not isinstance(dataset, Dataset):
         raise DataError(f"source {source!r} must return a discover.lab.data.Dataset, got {type(dataset).__name__}")
     return dataset

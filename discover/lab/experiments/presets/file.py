@@ -71,7 +71,7 @@ def _read_tree(path: Path) -> dict[str, Any]:
         tree = tomllib.loads(path.read_text("utf-8")) if kind == ".toml" else json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:  # also what is not UTF-8
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested a thousand times
         raise ConfigError(f"{path} is not {kind[1:].upper()}: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} must have keys and values, got {type(tree).__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 from discover.lab import records
@@ -43,15 +44,20 @@ class RunDirectory(Folder):
         """Takes the folder for a run; returns whether it holds this very run, finished."""
         self.claim()
         self._resumed = self.open(settings(config, members), resume=resume, overwrite=overwrite)
-        return self._resumed and records.is_finished(self.path)
+        if not self._resumed or not records.is_finished(self.path):
+            return False
+        size = os.path.getsize(self.path / records.METRICS) if (self.path / records.METRICS).exists() else 0
+        # Damaged metrics are made again where there is something to make them from.
+        return records.undamaged_length(self.path) == size or not (self.path / records.CHECKPOINTS).exists()
 
     def begin(self, config: Config, members: list[dict[str, Any]], environment: dict[str, Any]) -> None:
         """Writes the configuration and the environment, or notes in what environment a run that is there goes on."""
         path = self.path / records.ENVIRONMENT
         if self._resumed:
-            first = records.read_json(path) if path.exists() else {}
+            first = records.read_object(path)  # damaged: no reason to stop
+            earlier = first.get("resumed")
             changed = {key: value for key, value in environment.items() if first.get(key) != value}
-            records.write_json(path, {**first, "resumed": [*first.get("resumed", []), changed]})
+            records.write_json(path, {**first, "resumed": [*(earlier if isinstance(earlier, list) else []), changed]})
             return
         summary = {"status": "running", "steps": 0, "members": members, "seeds": [m["seed"] for m in members]}
         with self.replace():
@@ -69,7 +75,15 @@ class RunDirectory(Folder):
         have = path.stat().st_size if path.exists() else 0
         if have < note["metrics_length"]:
             return f"{records.METRICS} has {have} bytes of {note['metrics_length']}"
+        if note.get("metrics_checksum") not in (None, records.checksum(path, note["metrics_length"]) if have else 0):
+            return f"{records.METRICS} is damaged"
         return None
+
+    def covered(self, note: dict[str, Any]) -> int:
+        """How much of the metrics goes with a checkpoint: all that it remembers, or what is whole of it."""
+        if self.accepts(note) is None:
+            return note["metrics_length"]
+        return min(note["metrics_length"], records.undamaged_length(self.path))
 
 
 def settings(config: Config, members: list[dict[str, Any]]) -> dict[str, Any]:

@@ -112,19 +112,26 @@ class Job:
         offset = {"length": length}
         log = self._log(first, group)
         self.logs.append((first, log))
-        start, state, store = 0, None, None
+        start, state, store, lost = 0, None, None, False
         if self.directory is not None and self.checkpoints:
             folder = self.directory.path / records.CHECKPOINTS / f"part-{part}"
-            store = Checkpoints(folder, keep=training.keep, lengths=self.devices.lengths)
+            store = Checkpoints(
+                folder,
+                keep=training.keep,
+                lengths=self.devices.lengths,
+                agree=self.team.processes.agree,
+                message=self.progress.message,
+            )
             self.stack.callback(store.close)
             like = self.devices.like(self.programs.abstract_state(arrays))
             found = store.restore_newest(like, message=self.progress.message, accept=self.directory.accepts)
             if found is not None:
                 start, state, note = found
                 log.recall(note)
-                offset["length"] = note["metrics_length"]
+                offset["length"] = self.directory.covered(note)
+                lost = offset["length"] < note["metrics_length"]
         # The parts after a finished one may have metrics too: who goes on from there cuts them, and not this part.
-        passed = start == self.steps and first + len(group) < len(self.everyone)
+        passed = start == self.steps and first + len(group) < len(self.everyone) and not lost
         if self.directory is not None and not passed:
             self._open_metrics(offset["length"])
         if state is None:
@@ -149,11 +156,12 @@ class Job:
             stop=stop,
             checkpoints=store,
             note=self._note,
+            evaluate_first=lost and start == self.steps,
             probe=self._probe(seeds, arrays),
         )
         self.train_seconds += result.train_seconds
         self.trained_steps += result.trained_steps
-        return offset["length"] if passed or self.writer is None else self.writer.sync()
+        return offset["length"] if passed or self.writer is None else self.writer.sync()[0]
 
     def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Probe] | None:
         """What measures the between-cluster variance, where that is asked for."""
@@ -191,8 +199,9 @@ class Job:
             sink(lines)
 
     def _note(self) -> dict[str, Any]:
-        """The length of the metrics that belong to a checkpoint, which must reach the disk before it does."""
-        return {"metrics_length": self.writer.sync() if self.writer is not None else 0}
+        """The metrics that belong to a checkpoint, which must reach the disk before it does."""
+        length, checksum = self.writer.sync() if self.writer is not None else (0, 0)
+        return {"metrics_length": length, "metrics_checksum": checksum}
 
     def _open_metrics(self, length: int) -> None:
         assert self.directory is not None

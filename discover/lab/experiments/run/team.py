@@ -224,6 +224,9 @@ class SharedDirectory(RunDirectory):
     def accepts(self, note: dict[str, Any]) -> str | None:
         return self._processes.agree(lambda: super(SharedDirectory, self).accepts(note))
 
+    def covered(self, note: dict[str, Any]) -> int:
+        return self._processes.agree(lambda: RunDirectory.covered(RunDirectory(self.path), note))
+
 
 def _found_by_each() -> list[str]:
     """The clusterings of the table that workers find each in its own data."""

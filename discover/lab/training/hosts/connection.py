@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -87,20 +88,65 @@ def _one_line_if_aborted(text: str, exit_code: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def loss_of_first_process_in_one_line(address: str) -> Iterator[None]:
-    """While entered, the abort that follows the death of the first process ends with a line that names it."""
+def loss_of_first_process_in_one_line(address: str) -> Iterator[int]:
+    """While entered, the abort that follows the death of the first process ends with a line that names it, and no more.
+
+    Yields:
+        Where lines can be written that must be seen, whatever happens.
+    """
     host, _, port = address.rpartition(":")
+    with _LastWords() as words:
 
-    def aborted() -> None:
-        try:
-            for _ in range(2):  # a process that is just being ended may still answer once
-                socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-                time.sleep(0.5)
-        except OSError:
-            end_process("worker 0 is lost: the coordination service that it runs is gone")
+        def aborted() -> None:
+            try:
+                for _ in range(2):  # a process that is just being ended may still answer once
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+                    time.sleep(0.5)
+            except OSError:
+                end_process("worker 0 is lost: the coordination service that it runs is gone", words.shown)
+            words.show()
 
-    with _on_abort(aborted):
-        yield
+        with _on_abort(aborted):
+            yield words.shown
+
+
+class _LastWords:
+    """While entered, what is written to stderr is handed on, up to what JAX's client says before it aborts."""
+
+    KNOWN = (b"Polled an error from coordination service", b"Terminating process because the JAX distributed service")
+
+    def __enter__(self) -> _LastWords:
+        sys.stderr.flush()
+        self.shown, self._held = os.dup(2), b""
+        self._reader, writer = os.pipe()
+        os.dup2(writer, 2)
+        os.close(writer)
+        self._thread = threading.Thread(target=self._hand_on, name="discover-stderr", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stderr.flush()
+        os.dup2(self.shown, 2)  # the last writer's end: the thread reads what is left, and ends
+        self._thread.join()
+        self.show()
+        os.close(self.shown)
+
+    def show(self) -> None:
+        """Shows what was held back."""
+        held, self._held = self._held, b""
+        os.write(self.shown, held)
+
+    def _hand_on(self) -> None:
+        while chunk := os.read(self._reader, 1 << 16):
+            found = [chunk.find(words) for words in self.KNOWN if words in chunk]
+            if self._held or found:
+                cut = 0 if self._held else chunk.rfind(b"\n", 0, min(found)) + 1
+                os.write(self.shown, chunk[:cut])
+                self._held += chunk[cut:]
+            else:
+                os.write(self.shown, chunk)
+        os.close(self._reader)
 
 
 @contextlib.contextmanager

@@ -39,9 +39,16 @@ class Heartbeat(threading.Thread):
     """Gives signs of life, and looks for those of the others."""
 
     def __init__(
-        self, client: Any, index: int, count: int, timeout: float, clock: Callable[[], float] = time.monotonic
+        self,
+        client: Any,
+        index: int,
+        count: int,
+        timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+        stderr: int = 2,
     ):
         super().__init__(name="discover-heartbeat", daemon=True)
+        self._stderr = stderr  # where the line goes that says who is lost
         self.progress = 0
         self.suspicious = False
         self._client, self._index, self._count, self._timeout = client, index, count, timeout
@@ -55,6 +62,7 @@ class Heartbeat(threading.Thread):
         self._behind: dict[int, tuple[int, float]] = {}  # who -> (progress, since when others are further)
 
     def start(self) -> None:
+        threading.Thread(target=self._guard, name="discover-heartbeat-guard", daemon=True).start()
         # At once: whoever is lost within the first second must not be remembered by the last words of an earlier run.
         with contextlib.suppress(Exception):
             self._say("alive 0 0")
@@ -79,25 +87,37 @@ class Heartbeat(threading.Thread):
             if who != self._index:
                 self._look(who, found.get(f"{PREFIX}/signs/{who}", ""))
 
+    def _guard(self) -> None:
+        """Notices when the store never answers: then this watch itself waits, and cannot say so."""
+        while not self._over.wait(BEAT):
+            if self._index and self._clock() - self._reached > self._patience() + 2 * BEAT:
+                silent = self._clock() - self._reached
+                self._give_up(0, f"its coordination service has not answered for {silent:.0f} seconds")
+
     def leave(self, last_words: str) -> None:
         """Ends the watch; the others hear ``last_words``."""
         self._over.set()
-        with contextlib.suppress(Exception):
-            self._say(last_words)
+        _within(2 * BEAT, lambda: self._say(last_words))
 
     def part(self, exit_code: int) -> None:
         """Ends this process, after :meth:`leave`, unless all others are leaving by themselves too.
 
         The first process stays until the others have read why it leaves.
         """
-        until = self._clock() + (6 if self._index == 0 else 3) * BEAT
-        with contextlib.suppress(Exception):  # the store is gone, and with it whoever would wait
-            while self._clock() < until:
+        seconds = (6 if self._index == 0 else 3) * BEAT
+        until, all_leave = self._clock() + seconds, threading.Event()
+
+        def look() -> None:
+            while self._clock() < until and not all_leave.is_set():
                 signs = dict(self._client.key_value_dir_get(f"{PREFIX}/signs"))
                 kinds = {signs.get(f"{PREFIX}/signs/{who}", "").partition(" ")[0] for who in range(self._count)}
                 if kinds <= {"failed", "done"}:
-                    return
+                    all_leave.set()
                 time.sleep(BEAT / 5)
+
+        _within(seconds, look)
+        if all_leave.is_set():
+            return
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
@@ -145,15 +165,30 @@ class Heartbeat(threading.Thread):
     def _give_up(self, who: int, reason: str) -> None:
         """Says who is lost, lets the others hear of it, and ends this process."""
         text = f"worker {who} of {self._count} is lost: {reason}; worker {self._index} stops"
-        with contextlib.suppress(Exception):
-            self._say(f"lost {who} {reason}")
+        _within(2 * BEAT, lambda: self._say(f"lost {who} {reason}"))
         if self._index == 0:
             time.sleep(3 * BEAT)  # the store ends with this process: the others must read it first
-        end_process(text)
+        end_process(text, self._stderr)
 
 
-def end_process(text: str) -> None:
+_ENDING = threading.Lock()  # taken by whichever thread is first, and never given back
+
+
+def end_process(text: str, stderr: int = 2) -> None:
     """Ends this process with one line, from whatever thread."""
-    sys.stderr.write(f"discover: {text}. Start all workers again with --resume\n")
-    sys.stderr.flush()
-    os._exit(LOST_WORKER)
+    with _ENDING:
+        sys.stderr.flush()
+        os.write(stderr, f"discover: {text}. Start all workers again with --resume\n".encode())
+        os._exit(LOST_WORKER)
+
+
+def _within(seconds: float, call: Callable[[], None]) -> None:
+    """Makes a call that may fail, or wait for ever where the store neither answers nor is gone."""
+
+    def attempt() -> None:
+        with contextlib.suppress(Exception):
+            call()
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)

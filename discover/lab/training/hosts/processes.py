@@ -118,10 +118,10 @@ class Processes:
         if self._client is None:
             yield
             return
-        self._watch = watch = Heartbeat(self._client, self.index, self.count, self.timeout)
-        watch.start()
         # Also around what follows an error: when the first process dies, a collective may fail before JAX aborts.
-        with loss_of_first_process_in_one_line(self._address) if not self.first else contextlib.nullcontext():
+        with contextlib.nullcontext(2) if self.first else loss_of_first_process_in_one_line(self._address) as stderr:
+            self._watch = watch = Heartbeat(self._client, self.index, self.count, self.timeout, stderr=stderr)
+            watch.start()
             try:
                 yield
             except BaseException as error:

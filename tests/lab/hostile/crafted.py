@@ -1,0 +1,349 @@
+"""Files that were made to do harm: each is a function that writes one, and what `load` is then called with.
+
+They are kinds, not examples: what is claimed and not there, what is there and was not expected, what never ends, what
+grows when it is read, what is nested too deep, and names that a terminal would obey.
+"""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+
+import numpy as np
+from PIL import Image
+
+from tests.lab.data import files
+
+CRAFTED, LARGE = {}, {}
+"""name -> (function of a folder that returns (source, path), words of the refusal or None where it is accepted).
+
+Those of the second table take seconds each to be written or read.
+"""
+
+
+def crafted(refused_with, table=CRAFTED):
+    def add(function):
+        table[function.__name__] = (function, refused_with)
+        return function
+
+    return add
+
+
+def npz(folder, **arrays):
+    arrays = {"images": np.zeros((4, 3, 3, 1), np.uint8), "labels": np.array([0, 1, 0, 1]), **arrays}
+    np.savez(folder / "x.npz", **arrays)
+    return "npz", folder / "x.npz"
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+@crafted("class numbers below")
+def a_label_that_would_name_billions_of_classes(folder):
+    return npz(folder, labels=np.array([0, 1, 0, 2**62]))
+
+
+@crafted("class numbers below")
+def a_label_that_wraps_to_class_0(folder):
+    return npz(folder, labels=np.array([0, 1, 0, 2**32]))
+
+
+@crafted("class numbers below")
+def an_unsigned_label_of_64_bits(folder):
+    return npz(folder, labels=np.array([0, 1, 0, 2**64 - 1], np.uint64))
+
+
+@crafted(None)
+def a_million_distinct_labels(folder):
+    count = 1 << 20
+    return npz(folder, images=np.zeros((count, 1), np.float32), labels=np.arange(count))
+
+
+@crafted(None, LARGE)
+def three_examples_of_each_of_many_labels(folder):
+    count = 3 << 17
+    return npz(folder, images=np.zeros((count, 1), np.float32), labels=np.arange(count) // 3)
+
+
+@crafted("one integer or string per example")
+def labels_of_mixed_signs_and_sizes(folder):
+    arrays = {"train_images": np.zeros((2, 2)), "test_images": np.zeros((2, 2))}
+    np.savez(folder / "x.npz", **arrays, train_labels=np.array([0, 2**63], np.uint64), test_labels=np.array([-1, 0]))
+    return "npz", folder / "x.npz"
+
+
+# -- zip --------------------------------------------------------------------------------------------------------------
+
+
+@crafted("at least one feature")
+def examples_without_features(folder):
+    return npz(folder, images=np.zeros((4, 0), np.float32))
+
+
+@crafted("is no array")
+def a_member_that_is_no_array(folder):
+    source, path = npz(folder)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("column.npy", b"no array")
+    return source, path
+
+
+def with_byte(raw, magic, place, byte):
+    """The bytes with another one in every header that begins with `magic`."""
+    head, *parts = raw.split(magic)
+    return magic.join([head, *(part[: place - 4] + byte + part[place - 3 :] for part in parts)])
+
+
+@crafted("no readable .npz")
+def an_encrypted_member(folder):
+    source, path = npz(folder)
+    raw = path.read_bytes()
+    # The flag of encryption, in the headers before the members and in the directory at the end.
+    path.write_bytes(with_byte(with_byte(raw, b"PK\3\4", 6, b"\1"), b"PK\1\2", 8, b"\1"))
+    return source, path
+
+
+@crafted("no readable .npz")
+def an_unknown_compression(folder):
+    source, path = npz(folder)
+    raw = path.read_bytes()
+    path.write_bytes(with_byte(with_byte(raw, b"PK\3\4", 8, b"c"), b"PK\1\2", 10, b"c"))
+    return source, path
+
+
+@crafted("no readable .npz")
+def a_claim_of_terabytes_in_an_array(folder):
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 8, 8, 3), }"
+    header += b" " * (118 - len(header)) + b"\n"
+    array = b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header
+    with zipfile.ZipFile(folder / "x.npz", "w") as archive:
+        archive.writestr("images.npy", array)
+        archive.writestr("labels.npy", array)
+    return "npz", folder / "x.npz"
+
+
+@crafted("more than the limit")
+def a_file_that_is_all_holes(folder):
+    source, path = npz(folder)
+    array = io.BytesIO()
+    np.lib.format.write_array_header_1_0(array, {"descr": "|u1", "fortran_order": False, "shape": (4, 1 << 38)})
+    size = 1 << 40
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("labels.npy", b"")
+        info = zipfile.ZipInfo("images.npy")
+        archive.writestr(info, array.getvalue())
+        info.file_size = info.compress_size = size  # written into the directory at the end
+    return source, path
+
+
+# -- pickles ----------------------------------------------------------------------------------------------------------
+
+
+def batch(folder, **changes):
+    """CIFAR-10 in its Python form, with something else in one of its files."""
+    contents, _ = files.cifar("cifar-10-python")
+    one = pickle.loads(contents["data_batch_1"])
+    contents["data_batch_1"] = pickle.dumps({**one, **{key.encode(): value for key, value in changes.items()}}, 2)
+    files.write_files(folder, contents)
+    return "cifar10", folder
+
+
+def pickled(folder, raw):
+    contents, _ = files.cifar("cifar-10-python")
+    files.write_files(folder, {**contents, "data_batch_1": raw})
+    return "cifar10", folder
+
+
+@crafted("not a pickle of plain data")
+def a_memory_that_takes_gigabytes(folder):
+    return pickled(folder, b"\x80\x02]r" + struct.pack("<I", 0x7FFFFFFF) + b".")
+
+
+@crafted("not a pickle of plain data")
+def a_memory_in_decimal_that_takes_gigabytes(folder):
+    return pickled(folder, b"]p2147483647\n.")
+
+
+@crafted("not a pickle of plain data")
+def keys_that_all_collide(folder):
+    return pickled(folder, pickle.dumps({k * (2**61 - 1): 0 for k in range(1, 400)}, 2))
+
+
+@crafted("no CIFAR batch")
+def ragged_labels(folder):
+    return batch(folder, labels=[1, [2, 3], 4, 5])
+
+
+@crafted("no CIFAR batch")
+def a_pickled_label_that_wraps_to_class_0(folder):
+    return batch(folder, labels=[2**32, 1, 2, 3])
+
+
+@crafted("not a pickle of plain data")
+def lists_in_lists_in_lists(folder):
+    return pickled(folder, b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".")
+
+
+# -- tar --------------------------------------------------------------------------------------------------------------
+
+
+def tar(folder, raw):
+    (folder / "x.tar").write_bytes(raw)
+    return "folder", folder / "x.tar"
+
+
+@crafted("cut off or damaged")
+def headers_that_announce_headers_without_end(folder):
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2
+    return tar(folder, (info.tobuf(tarfile.GNU_FORMAT) + b"x\0".ljust(512, b"\0")) * 3000)
+
+
+@crafted("no readable images")
+def members_whose_names_are_not_utf_8(folder):
+    info = tarfile.TarInfo("train/a/\udcff\udcfe.txt")
+    return tar(folder, info.tobuf(tarfile.GNU_FORMAT, errors="surrogateescape") + bytes(1024))
+
+
+@crafted("points outside of the archive")
+def a_member_that_would_clear_the_screen(folder):
+    return tar(folder, tarfile.TarInfo("../\x1b[2J\x1b]0;owned\x07").tobuf() + bytes(1024))
+
+
+def bomb(folder, name, start, compressed):
+    """A compressed tar that begins in some way and goes on with zeros, far beyond what its size warrants."""
+    with compressed(folder / name, "wb") as file:
+        file.write(start)
+        for _ in range(700):
+            file.write(bytes(1 << 20))
+    return "folder", folder / name
+
+
+@crafted("more than the limit", LARGE)
+def a_bomb_in_a_file(folder):
+    info = tarfile.TarInfo("train/ant/0.png")
+    info.size = 1 << 30
+    return bomb(folder, "x.tar.gz", info.tobuf(), gzip.open)
+
+
+@crafted("more than the limit", LARGE)
+def a_bomb_in_a_header(folder):
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 30
+    return bomb(folder, "x.tar.bz2", info.tobuf(), bz2.open)
+
+
+@crafted("more than the limit", LARGE)
+def a_bomb_after_the_last_file(folder):
+    info = tarfile.TarInfo("train/ant/0.txt")
+    return bomb(folder, "x.tar.xz", info.tobuf() + bytes(1024), lzma.open)
+
+
+@crafted("more than the limit", LARGE)
+def a_bomb_in_a_zip(folder):
+    with zipfile.ZipFile(folder / "x.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("images.npy", "w") as file:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "|u1", "fortran_order": False, "shape": (1200, 1024, 1024, 1)}
+            )
+            for _ in range(1200):
+                file.write(bytes(1 << 20))
+        with archive.open("labels.npy", "w") as file:
+            np.save(file, np.zeros(1200, int))
+    return "npz", folder / "x.npz"
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def pictures(folder):
+    files.write_files(folder, files.class_folders())
+    return "folder", folder
+
+
+@crafted("is a pipe")
+def a_pipe_among_the_pictures(folder):
+    pictures(folder)
+    os.mkfifo(folder / "train/ant/9999.png")
+    return "folder", folder
+
+
+@crafted("is a device")
+def a_link_to_an_endless_device(folder):
+    pictures(folder)
+    (folder / "train/ant/9999.png").symlink_to("/dev/zero")
+    return "folder", folder
+
+
+@crafted("more than the limit")
+def a_picture_that_is_all_holes(folder):
+    pictures(folder)
+    (folder / "train/ant/9999.png").touch()
+    os.truncate(folder / "train/ant/9999.png", 1 << 40)
+    return "folder", folder
+
+
+@crafted("take more than", LARGE)
+def huge_pictures_of_one_color(folder):
+    (folder / "train/ant").mkdir(parents=True)
+    Image.new("1", (9400, 9400)).save(folder / "train/ant/00.png")
+    for k in range(1, 20):
+        os.link(folder / "train/ant/00.png", folder / f"train/ant/{k:02d}.png")
+    return "folder", folder
+
+
+@crafted("differ in size")
+def one_small_picture_and_then_huge_ones(folder):
+    huge_pictures_of_one_color(folder)
+    (folder / "train/ant/00.png").unlink()
+    Image.new("1", (5, 5)).save(folder / "train/ant/00.png")
+    return "folder", folder
+
+
+@crafted(None)
+def pictures_whose_names_are_not_utf_8(folder):
+    pictures(folder)
+    os.rename(folder / "train/ant/0000.png", os.fsencode(folder / "train/ant") + b"/\xff\xfe.png")
+    os.rename(folder / "train/bee", os.fsencode(folder / "train") + b"/\xff")
+    os.rename(folder / "test/bee", os.fsencode(folder / "test") + b"/\xff")
+    return "folder", folder
+
+
+@crafted(None)
+def a_class_that_would_clear_the_screen(folder):
+    pictures(folder)
+    for part in ("train", "test"):
+        (folder / part / "bee").rename(folder / part / "\x1b[2J\x9b\u202eb")
+    return "folder", folder
+
+
+# -- clusterings ------------------------------------------------------------------------------------------------------
+
+
+def clustering(folder, head, **arrays):
+    arrays = {"probs": np.array([1.0]), "assignments": np.zeros(1, int), **arrays}
+    np.savez(folder / "x.npz", head=np.array(head), **arrays)
+    return "clustering", folder / "x.npz"
+
+
+@crafted("no readable clustering file")
+def a_clustering_that_is_nested_too_deep(folder):
+    return clustering(folder, "[" * 100_000 + "]" * 100_000)
+
+
+@crafted("cluster ids must lie in")
+def a_cluster_number_of_64_bits(folder):
+    head = {"format": "discover-clustering-1", "kind": "given", "names": ["a"], "noise": None, "n": 1}
+    return clustering(folder, json.dumps(head), assignments=np.array([2**64 - 1], np.uint64))
+
+
+@crafted("no readable clustering file")
+def a_clustering_of_something_else(folder):
+    head = {"format": "discover-clustering-1", "kind": [], "names": 3, "noise": {"x": 1}, "n": 1e400}
+    return clustering(folder, json.dumps(head))
