@@ -39,7 +39,7 @@ def discover(
       nu: ν in [0, 1], how much of the step is momentum; 1 is the pure multi-momentum method.
       damping, damping_clusters, rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
-        None: all. Buffers in the last layers only are most of the gain for a part of the memory (docs/performance.md).
+        None: all. See docs/notes/digits.md for what the last layers alone bring.
       weight_decay, mask, l2: see `sgd`.
 
     Example:
@@ -192,7 +192,7 @@ def discover_adam(
       eps: ε, added to the root of the squares.
       damping, damping_clusters, rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
-        None: all. Buffers in the last layers only are most of the gain for a part of the memory (docs/performance.md).
+        None: all. See docs/notes/digits.md for what the last layers alone bring.
       weight_decay, mask, l2: see `sgd`.
 
     Raises:

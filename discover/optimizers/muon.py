@@ -119,7 +119,7 @@ def discover_muon(
       beta2, eps, labels, matrix_dtype: see `muon`.
       rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
-        None: all. Buffers in the last layers only are most of the gain for a part of the memory (docs/performance.md).
+        None: all. See docs/notes/digits.md for what the last layers alone bring.
       weight_decay, mask, l2: see `sgd`.
 
     Raises:

@@ -162,9 +162,7 @@ class ClusterOptimizer(Optimizer):
             visits.append(Visit(grads, [state[_key(name)] for state in states], *map(number, numbers)))
         damped, everyone = group["damping"] is not None and len(self.clusters) > 1, []
         if damped and any(hasattr(p, "full_tensor") for p in params):
-            raise RuntimeError(
-                "damping needs whole parameters, and FSDP has sharded these: leave damping out"
-            )
+            raise RuntimeError("damping needs whole parameters, and FSDP has sharded these: leave damping out")
         if damped:  # those of the batch first: to a compiled program all batches look alike
             everyone = [*together.sizes, *(name for name in self.clusters if name not in together.sizes)]
         return Part(
