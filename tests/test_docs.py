@@ -147,6 +147,8 @@ def reference(page):
 def test_the_reference_pages_name_what_exists():
     for page in (ROOT / "docs" / "api").rglob("*.md"):
         assert reference(page), page
+        if page.name == "torch.md" and importlib.util.find_spec("torch") is None:
+            continue
         for path in reference(page):
             parent, _, name = path.rpartition(".")
             found = hasattr(importlib.import_module(parent), name) or importlib.util.find_spec(path) is not None
