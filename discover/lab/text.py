@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
+
 def printable(text: str) -> str:
     r"""The same text with every character escaped that a terminal would obey, or could not show.
 

@@ -107,7 +107,10 @@ def _available() -> int | None:
 def _left_to_the_group() -> int | None:
     """What the container may still take; what it holds of files can be given back at any time."""
     root = Path("/sys/fs/cgroup")
-    for most, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for most, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         try:
             limit, taken = int((root / most).read_text()), int((root / used).read_text())
             counts = dict(line.split() for line in (root / used).with_name("memory.stat").read_text().splitlines())
