@@ -183,10 +183,9 @@ def _whole_lines(path: Path) -> tuple[list[dict[str, Any]], int, int | None]:
     for number, line in enumerate(lines[:-1], 1):
         try:
             value = json.loads(line)
-            whole = isinstance(value, dict)
         except (ValueError, RecursionError):
-            whole = False
-        if not whole:
+            value = None
+        if not isinstance(value, dict):
             return result, length, number
         result.append(value)
         length += len(line) + 1

@@ -26,10 +26,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from discover.lab.training.errors import RunError, is_disk_full, is_out_of_memory
-from discover.lab.training.fingerprint import Lengths, fingerprint, fingerprint_on_host
-
-
-_READ_TOGETHER = 256 << 20
+from discover.lab.training.fingerprint import Lengths, fingerprint, fingerprint_of_file
 
 
 class Checkpoints:
@@ -71,6 +68,7 @@ class Checkpoints:
         self._silence = contextlib.ExitStack()
         self._silence.enter_context(_quiet())
         with self._one_line_errors():
+            agree(lambda: _empty_what_cannot_be_parsed(self.directory))
             self._manager = ocp.CheckpointManager(self.directory, options=options)
 
     def save(self, step: int, state: Any, note: dict[str, Any], *, score: float | None = None) -> None:
@@ -109,6 +107,7 @@ class Checkpoints:
             wrong, superfluous = self._agree(lambda: self._look_back(step, expected, lengths))
             if wrong is not None:
                 self._message(f"checkpoint {step} cannot be read back ({wrong}); those before it are kept")
+                self._passed.add(step)
                 return
             with self._one_line_errors(), _quiet():
                 for old in superfluous:
@@ -127,7 +126,7 @@ class Checkpoints:
         return None, [old for old in self._manager.all_steps() if old < step and old not in kept]
 
     def _make_room(self, step: int) -> None:
-        """Deletes what is in the place of a step that is about to be written: it was passed over, or is no checkpoint."""
+        """Deletes what is in the place of a step that is about to be written: passed over, or no checkpoint at all."""
         path, listed = self.directory / str(step), step in self._manager.all_steps()
         if self._agree(path.exists):
             with self._one_line_errors(), _quiet():
@@ -261,25 +260,15 @@ class DamagedCheckpoint(Exception):
     """A checkpoint that cannot be used; the message is one line."""
 
 
-def fingerprint_of_file(state: Path, lengths: Lengths) -> list[int]:
-    """The fingerprint of the arrays that are on the disk, read a few at a time: never all of them in memory."""
-    handler = ocp.PyTreeCheckpointHandler()
-    found: dict[str, int] = {}
-    sizes = {str(name): one for name, one in dict(handler.metadata(state).tree).items()}
-    names = sorted(sizes)
-    cut = dict(zip(names, lengths)) if lengths is not None else {}
-    while names:
-        some, total = [], 0
-        while names and (not some or total < _READ_TOGETHER):
-            one = sizes[names[0]]
-            total += math.prod(one.shape) * np.dtype(one.dtype).itemsize
-            some.append(names.pop(0))
-        item = {name: jax.ShapeDtypeStruct(sizes[name].shape, sizes[name].dtype) for name in some}
-        how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in some}
-        arguments = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
-        for name, array in handler.restore(state, args=arguments).items():
-            found[name] = fingerprint_on_host(np.asarray(array), cut.get(name))
-    return [found[name] for name in sorted(found)]
+def _empty_what_cannot_be_parsed(directory: Path) -> None:
+    """The library passes over a checkpoint's description that is no JSON, but not over one that is nested too deep."""
+    for path in directory.glob("*/_CHECKPOINT_METADATA"):
+        try:
+            json.loads(path.read_bytes())
+        except RecursionError:
+            path.write_bytes(b"")
+        except (ValueError, OSError):
+            pass
 
 
 def _remove(path: Path) -> None:

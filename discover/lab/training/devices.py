@@ -9,6 +9,7 @@ per device (`discover.sharding`).
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from discover.lab.data.limits import free_memory
 from discover.lab.training.errors import RunError
 from discover.sharding import Slices
 
@@ -126,6 +128,16 @@ class Devices:
         return jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state, self.shardings(state)
         )
+
+    def memory(self, state: TrainState) -> tuple[int, int]:
+        """The bytes that a state takes on a device, and those that are free there."""
+        leaves = jax.tree.leaves(self.like(state))
+        need = sum(math.prod(one.sharding.shard_shape(one.shape)) * one.dtype.itemsize for one in leaves)
+        own = self.mesh.local_devices
+        known = own[0].memory_stats() or {}
+        if "bytes_limit" in known:
+            return need, known["bytes_limit"] - known.get("bytes_in_use", 0)
+        return need, free_memory() // len(own)  # a CPU's is the host's
 
     def lengths(self, state: TrainState) -> tuple[tuple[int, int] | None, ...] | None:
         """For each leaf the (axis, length) of its slices without the zeros at their end; None where there are none.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
+
+READ_TOGETHER = 256 << 20
+"""Bytes that are read back from a disk at a time."""
 
 Lengths = tuple[tuple[int, int] | None, ...] | None
 """For each leaf of a state the axis that is cut into slices and its true length (None: whole); None if none is cut."""
@@ -45,6 +51,27 @@ def fingerprint_on_host(leaf: np.ndarray, length: tuple[int, int] | None = None)
     words = np.ascontiguousarray(leaf).reshape(-1).view(unsigned).astype(np.uint32)
     places = np.arange(len(words), dtype=np.uint32)
     return int(np.sum(words * (places * np.uint32(2654435762) + np.uint32(1)), dtype=np.uint32))
+
+
+def fingerprint_of_file(state: Path, lengths: Lengths) -> list[int]:
+    """The fingerprint of the arrays that are on the disk, read a few at a time: never all of them in memory."""
+    handler = ocp.PyTreeCheckpointHandler()
+    found: dict[str, int] = {}
+    sizes = {str(name): one for name, one in dict(handler.metadata(state).tree).items()}
+    names = sorted(sizes)
+    cut = dict(zip(names, lengths)) if lengths is not None else {}
+    while names:
+        some, total = [], 0
+        while names and (not some or total < READ_TOGETHER):
+            one = sizes[names[0]]
+            total += math.prod(one.shape) * np.dtype(one.dtype).itemsize
+            some.append(names.pop(0))
+        item = {name: jax.ShapeDtypeStruct(sizes[name].shape, sizes[name].dtype) for name in some}
+        how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in some}
+        arguments = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
+        for name, array in handler.restore(state, args=arguments).items():
+            found[name] = fingerprint_on_host(np.asarray(array), cut.get(name))
+    return [found[name] for name in sorted(found)]
 
 
 @partial(jax.jit, static_argnums=1)

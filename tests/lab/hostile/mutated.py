@@ -28,7 +28,7 @@ def write_whole(kind, folder):
         return "clustering", path, path
     contents, _ = files.cifar(kind)
     files.write_files(folder, contents)
-    return ("cifar100" if "100" in kind else "cifar10"), folder, folder / sorted(contents)[0]
+    return ("cifar100" if "100" in kind else "cifar10"), folder, folder / sorted(contents)[-1]
 
 
 KINDS = ("npz", "compressed npz", "tar", "tar.gz", "tar.xz", "tar.bz2", "picture", "clustering", *files.FOLDERS)

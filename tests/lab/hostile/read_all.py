@@ -1,4 +1,4 @@
-"""Reads hostile files in a process of its own and says what came of each: python read_all.py FOLDER (see `outcomes`)."""
+"""Reads hostile files in a process of its own and says what came of each: `outcomes` starts it."""
 
 import json
 import os

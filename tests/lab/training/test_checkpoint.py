@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from discover.lab.training.checkpoint import Checkpoints, DamagedCheckpoint
 from discover.lab.training.errors import RunError
-from discover.lab.training.fingerprint import fingerprint
+from discover.lab.training.fingerprint import fingerprint, fingerprint_of_file, fingerprint_on_host
 
 
 def example(scale=1.0):
@@ -98,6 +98,42 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(st
     store.save(20, example(2), {})  # the place of the damaged one is free again
     store.wait()
     assert_same_bits(store.restore(20, example())[0], example(2))
+
+
+def test_nothing_older_is_deleted_before_its_successor_was_read_back(tmp_path, monkeypatch):
+    messages = []
+    store = Checkpoints(tmp_path / "part-0", keep=1, message=messages.append)
+    store.save(10, example(10), {}, score=0.5)
+    store.wait()
+    read = fingerprint_of_file
+
+    def damaged_on_its_way(path, lengths):
+        if path.parent.name == "20":
+            damage(store, 20)
+        return read(path, lengths)
+
+    monkeypatch.setattr("discover.lab.training.checkpoint.fingerprint_of_file", damaged_on_its_way)
+    store.save(20, example(20), {}, score=0.6)
+    store.wait()
+    assert len(messages) == 1
+    assert messages[0].startswith("checkpoint 20 cannot be read back")
+    assert (store.directory / "10").is_dir()
+    store.save(30, example(30), {}, score=0.7)
+    store.wait()
+    assert store.steps() == [30]
+    store.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from([np.float32, np.int32, np.uint8, np.bool_, jnp.bfloat16, np.float16]),
+    st.integers(0, 7),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_fingerprint_of_what_is_on_disk_is_that_of_what_is_on_the_device(dtype, length, seed):
+    array = np.random.default_rng(seed).integers(0, 2, (7, 3)).astype(dtype)
+    assert [fingerprint_on_host(array)] == fingerprint([jnp.asarray(array)])
+    assert [fingerprint_on_host(array, (0, length))] == fingerprint([jnp.asarray(array)], ((0, length),))
 
 
 def test_without_a_whole_checkpoint_resuming_is_refused_and_nothing_is_deleted(store):

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, one_line
-from discover.lab.data.limits import check_bytes, honest_size, most_bytes
 from discover.lab.data.lazy_examples import LazyExamples
+from discover.lab.data.limits import check_bytes, honest_size, most_bytes
 
 MAX_CLASSES = 1 << 20
 """Integer labels are class numbers, and every class up to the largest has a name, an output and maybe a momentum."""

@@ -134,6 +134,8 @@ class Job:
         passed = start == self.steps and first + len(group) < len(self.everyone) and not lost
         if self.directory is not None and not passed:
             self._open_metrics(offset["length"])
+        if part == 0:
+            self._warn_of_much_memory(arrays)
         if state is None:
             state = self.programs.start(arrays)
         plans = [self.plans[seed] for seed in seeds]
@@ -162,6 +164,22 @@ class Job:
         self.train_seconds += result.train_seconds
         self.trained_steps += result.trained_steps
         return offset["length"] if passed or self.writer is None else self.writer.sync()[0]
+
+    def _warn_of_much_memory(self, arrays: Members) -> None:
+        """Says so before a state is made that takes more than half of what is free, and what would take less."""
+        need, free = self.devices.memory(self.programs.abstract_state(arrays))
+        if 2 * need <= free:
+            return
+        members, clusters = len(arrays.seeds), len(next(iter(self.plans.values())).probs)
+        entry = self.config.optimizer.entry
+        remedies = ["fewer clusters"] * (entry.clustered and clusters > 1)
+        remedies += ["optimizer.buffer_dtype=bfloat16"] * ("buffer_dtype" in entry.types)
+        remedies += ["training.together=1"] * (members > 1) + ["a smaller model", "more devices"]
+        holds = f"{clusters:,} clusters, " * entry.clustered + f"{members} members of {self.network.num_parameters:,}"
+        self.progress.message(
+            f"the state ({holds} parameters) takes {need / 1e9:.2g} GB on each device, of {free / 1e9:.2g} GB that are "
+            f"free: less with {', '.join(remedies[:-1])} or {remedies[-1]}"
+        )
 
     def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Probe] | None:
         """What measures the between-cluster variance, where that is asked for."""

@@ -114,3 +114,18 @@ def test_tensorboard_files_hold_the_metrics(tmp_path):
         content = events.read_bytes()
         assert b"validation/accuracy" in content
         assert b"train/learning_rate" in content
+
+
+@pytest.mark.parametrize("free", [500_000, 5_000_000])
+def test_a_state_that_takes_more_than_half_of_what_is_free_is_announced_with_what_would_take_less(monkeypatch, free):
+    many = ("clusters.by=random", "clusters.number=50", "training.steps=5")  # 2 members × 650 × 51 values and more
+    monkeypatch.setattr("discover.lab.training.devices.free_memory", lambda: free)
+    watcher = Watcher()
+    go(None, *many, progress=watcher)
+    if free > 1_000_000:
+        assert watcher.messages == []
+    else:
+        (line,) = watcher.messages
+        assert line.startswith("the state (50 clusters, 2 members of 650 parameters) takes 0.00027 GB on each device")
+        assert "0.0005 GB that are free: less with fewer clusters, " in line
+        assert line.endswith("training.together=1, a smaller model or more devices")

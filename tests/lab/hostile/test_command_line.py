@@ -1,0 +1,94 @@
+"""Whatever the command line is handed, it says in one line what is wrong and ends with code 2; nothing raw is shown."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discover.lab.cli import console, main
+from discover.lab.cli.errors import run_command
+from discover.lab.text import printable
+from tests.lab.hostile.mutated import KINDS, write_whole
+
+SMALL = ["--set", "training.steps=1", "--set", "model.name=logistic", "--set", "model.width=none"]
+SMALL += ["--set", "model.depth=none"]
+
+
+def call(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(one) for one in arguments])
+    return stop.value.code
+
+
+def assert_one_line(capsys, *words):
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("discover: ")
+    assert err.count("\n") == 1
+    assert err.removesuffix("\n").isprintable()
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_bytes_in_every_format_are_one_line_with_the_name_of_the_file(kind, tmp_path, monkeypatch, capsys):
+    source, path, damaged = write_whole(kind, tmp_path)
+    damaged.write_bytes(np.random.default_rng(0).bytes(3000))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DISCOVER_CACHE", str(tmp_path / "cache"))
+    chosen = ["--set", "clusters.by=file", "--set", f"clusters.path={path}"]
+    if source != "clustering":
+        chosen = ["--set", f"data.source={source}", "--set", f"data.path={path}"]
+    assert call("train", "digits", *SMALL, *chosen, "--out", tmp_path / "run") == 2
+    assert_one_line(capsys, damaged.name)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["deep.json", "deep.toml"])
+def test_a_configuration_that_is_nested_too_deep_is_one_line(name, tmp_path, capsys):
+    (tmp_path / name).write_text("a = " * name.endswith("toml") + "[" * 100_000)
+    assert call("train", "--config", tmp_path / name) == 2
+    assert_one_line(capsys, name)
+
+
+def test_the_net_catches_what_nobody_has_thought_of(capsys):
+    class Command:
+        def main(self, **_):
+            raise RecursionError("in a \x1b[2Jfile\nwith\ttwo lines")
+
+    assert run_command(Command()) == 2
+    assert_one_line(capsys, "RecursionError: in a \\x1b[2Jfile", "DISCOVER_DEBUG=1")
+
+
+@pytest.mark.parametrize(("number", "words"), [(27, "may not grow"), (28, "disk is full"), (122, "disk is full")])
+def test_all_that_keeps_a_file_from_growing_ends_alike(number, words, capsys):
+    class Command:
+        def main(self, **_):
+            raise OSError(number, os.strerror(number), "runs/x")
+
+    assert run_command(Command()) == 2
+    assert_one_line(capsys, words, "runs/x; free some space and run the same command again")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.characters(), max_size=30))
+def test_text_is_shown_on_one_line_without_control_characters_and_otherwise_as_it_is(text):
+    shown = printable(text)
+    assert len(f"{shown}x".splitlines()) == 1
+    assert shown.replace("\u3000", "").replace("\xa0", "").isprintable() or any(c.isspace() for c in shown)
+    shown.encode()  # also names that are not UTF-8
+    if text.isprintable():
+        assert shown == text
+
+
+def test_tables_messages_and_lines_show_control_characters_and_do_not_send_them(capsys):
+    bad = "cat\x1b[2J\x9b\x07\udcff"
+    console.show_grid(["name", "b"], [[bad, "1"]], title=bad)
+    console.stdout().print(bad, markup=False)
+    console.say(bad)
+    console.Watcher(None, bad).message(bad)
+    shown = "".join(capsys.readouterr())
+    assert shown.count("cat\\x1b[2J\\x9b\\x07\\udcff") == 6
+    assert not any(one in shown for one in "\x1b\x9b\x07\udcff")
