@@ -14,7 +14,7 @@ from pathlib import Path
 from discover.lab.data.errors import ArchiveError, DataError
 
 VARIABLE = "DISCOVER_MAX_BYTES"
-SLACK = 512 << 20
+SLACK = 256 << 20
 RATIO = 100
 """Pictures and tables unpack to ten or twenty times their size, bombs to a thousand times and more."""
 _UNKNOWN = 4 << 30  # free memory, where the system does not say

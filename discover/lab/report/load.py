@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from discover.lab.records import CONFIG, ENVIRONMENT, METRICS, SUMMARY, RecordsError, read_json, read_metrics
+from discover.lab.records import (
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    SUMMARY,
+    RecordsError,
+    read_json,
+    read_metrics,
+    read_object,
+)
 
 COMPARISON = "comparison.json"
 
@@ -142,7 +151,7 @@ def load_run(directory: str | Path, label: str | None = None) -> RunRecord:
     return RunRecord(
         label=label,
         config=config,
-        environment=_read_json(directory / ENVIRONMENT),
+        environment=read_object(directory / ENVIRONMENT),
         summary=_read_json(directory / SUMMARY),
         metrics=tuple(read_metrics(directory)),
     )

@@ -55,7 +55,7 @@ def fingerprint_on_host(leaf: np.ndarray, length: tuple[int, int] | None = None)
 
 def fingerprint_of_file(state: Path, lengths: Lengths) -> list[int]:
     """The fingerprint of the arrays that are on the disk, read a few at a time: never all of them in memory."""
-    handler = ocp.PyTreeCheckpointHandler()
+    handler: Any = ocp.PyTreeCheckpointHandler()
     found: dict[str, int] = {}
     sizes = {str(name): one for name, one in dict(handler.metadata(state).tree).items()}
     names = sorted(sizes)

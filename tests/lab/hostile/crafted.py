@@ -220,7 +220,7 @@ def bomb(folder, name, start, compressed):
     """A compressed tar that begins in some way and goes on with zeros, far beyond what its size warrants."""
     with compressed(folder / name, "wb") as file:
         file.write(start)
-        for _ in range(700):
+        for _ in range(400):
             file.write(bytes(1 << 20))
     return "folder", folder / name
 
@@ -250,12 +250,12 @@ def a_bomb_in_a_zip(folder):
     with zipfile.ZipFile(folder / "x.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         with archive.open("images.npy", "w") as file:
             np.lib.format.write_array_header_1_0(
-                file, {"descr": "|u1", "fortran_order": False, "shape": (1200, 1024, 1024, 1)}
+                file, {"descr": "|u1", "fortran_order": False, "shape": (600, 1024, 1024, 1)}
             )
-            for _ in range(1200):
+            for _ in range(600):
                 file.write(bytes(1 << 20))
         with archive.open("labels.npy", "w") as file:
-            np.save(file, np.zeros(1200, int))
+            np.save(file, np.zeros(600, int))
     return "npz", folder / "x.npz"
 
 

@@ -1,9 +1,15 @@
 """The watch over other processes, on a store and a clock of the test's own: who is stopped, who is not, and when."""
 
+import os
+import threading
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from discover.lab.training.hosts import heartbeat
+from discover.lab.training.hosts.connection import _LastWords
 from discover.lab.training.hosts.heartbeat import Heartbeat
 
 TIMEOUT = 10.0
@@ -125,3 +131,48 @@ def test_a_worker_lost_at_once_in_its_second_run_is_missed_all_the_same():
         watch.turn()
     assert watch.stopped is not None
     assert watch.stopped[1] == 1
+
+
+def test_a_first_worker_that_neither_answers_nor_is_gone_is_named(monkeypatch):
+    """As when it is stopped: the store keeps the call, and the watch with it, for ever."""
+    monkeypatch.setattr(heartbeat, "BEAT", 0.02)
+    frozen, named = threading.Event(), threading.Event()
+
+    class Frozen(Store):
+        def key_value_dir_get(self, prefix):
+            frozen.wait(10)
+            return []
+
+    class Alarm(Watch):
+        def _give_up(self, who, reason):
+            super()._give_up(who, reason)
+            named.set()
+
+    watch = Alarm(Frozen(), 1, 2, timeout=0.3)
+    began = time.monotonic()
+    watch.start()
+    assert named.wait(5)
+    assert time.monotonic() - began < 2
+    assert watch.stopped is not None
+    assert watch.stopped[1] == 0
+    assert "has not answered" in watch.stopped[2]
+    began = time.monotonic()
+    frozen.set()
+    watch.leave("done")
+    assert time.monotonic() - began < 2
+
+
+def test_what_the_runtime_says_before_it_aborts_is_held_back_and_nothing_else(capfd):
+    with _LastWords() as words:
+        os.write(2, b"a warning\n")
+        os.write(
+            2, b"one more\nE1116 14:10:00.168149   20787 agent.cc:289] Polled an error from coordination service\n"
+        )
+        os.write(2, b"*** Check failure stack trace: ***\n")
+        until = time.monotonic() + 5
+        while b"stack trace" not in words._held and time.monotonic() < until:
+            time.sleep(0.01)
+        assert capfd.readouterr().err == "a warning\none more\n"
+    assert "Polled an error" in capfd.readouterr().err  # it did not abort: then it is shown after all
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"

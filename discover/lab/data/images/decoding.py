@@ -91,7 +91,8 @@ def decode(
             if size is not None:
                 image.draft(None, (size, size))  # JPEG: decode at the nearest power-of-two fraction, never below
             with _AT_ONCE.share(image.width * image.height):
-                picture = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
+                ImageOps.exif_transpose(image, in_place=True)  # else it makes a copy, also where nothing is turned
+                picture = image.convert("RGB" if channels == 3 else "L")
                 if size is not None:
                     picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
                 pixels = np.asarray(picture, dtype=np.uint8)

@@ -36,6 +36,7 @@ from discover.lab.records import (
     extract_run,
     read_json,
     read_metrics,
+    read_object,
     read_summary,
     write_json,
 )
@@ -108,7 +109,7 @@ def compare(
             record["rows"].append(_row(comparison, entry, folder.path))
             record["facts"]["data"] = dataset.name  # which of its forms a source found
             if record["environment"].get("backend") is None:
-                record["environment"] = read_json(grid / ENVIRONMENT)
+                record["environment"] = read_object(grid / ENVIRONMENT)
             write_json(folder.path / COMPARISON, record)
             limit.check()
         if message is not None:

@@ -59,7 +59,7 @@ def _recorded_data(directory: Path) -> str | None:
 
 def _environment(directory: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Where the rows were trained: the first one's environment, and every other hardware that took part."""
-    found = [records.read_json(directory / row["run"] / records.ENVIRONMENT) for row in rows]
+    found = [records.read_object(directory / row["run"] / records.ENVIRONMENT) for row in rows]
     if not found:
         return {}
     hardware = {json.dumps([one.get("backend"), one.get("devices"), one.get("cpu")]) for one in found}

@@ -85,7 +85,7 @@ def merge_runs(units: Sequence[Path], target: Path, config: Config) -> dict[str,
         if summary.get("diverged"):
             member["final"] = None
     lines = [line for unit in units for line in records.read_metrics(unit)]
-    environment = records.read_json(units[0] / records.ENVIRONMENT)
+    environment = records.read_object(units[0] / records.ENVIRONMENT)
     summary = {**summaries[0], "status": "finished"}
     return records.write_run(target, config.to_dict(), environment, lines, summary, members)
 

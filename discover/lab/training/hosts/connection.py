@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import sys
@@ -111,9 +112,12 @@ def loss_of_first_process_in_one_line(address: str) -> Iterator[int]:
 
 
 class _LastWords:
-    """While entered, what is written to stderr is handed on, up to what JAX's client says before it aborts."""
+    """While entered, what is written to stderr is handed on, up to what JAX's clients say before they abort.
 
-    KNOWN = (b"Polled an error from coordination service", b"Terminating process because the JAX distributed service")
+    They log about the coordination service only when it fails; a run that ends well all the same shows it at the end.
+    """
+
+    KNOWN = re.compile(rb"^[WEF]\d{4} [\d:.]+ +\d+ [^\n]*(coordination|distributed service)", re.MULTILINE)
 
     def __enter__(self) -> _LastWords:
         sys.stderr.flush()
@@ -139,13 +143,10 @@ class _LastWords:
 
     def _hand_on(self) -> None:
         while chunk := os.read(self._reader, 1 << 16):
-            found = [chunk.find(words) for words in self.KNOWN if words in chunk]
-            if self._held or found:
-                cut = 0 if self._held else chunk.rfind(b"\n", 0, min(found)) + 1
-                os.write(self.shown, chunk[:cut])
-                self._held += chunk[cut:]
-            else:
-                os.write(self.shown, chunk)
+            found = self.KNOWN.search(chunk)
+            cut = 0 if self._held else found.start() if found else len(chunk)
+            os.write(self.shown, chunk[:cut])
+            self._held += chunk[cut:]
         os.close(self._reader)
 
 

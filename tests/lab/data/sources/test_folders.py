@@ -1,5 +1,6 @@
 """Class folders of images, as folders and tars: layouts, sizes, damaged images, threads, the cache."""
 
+import io
 import os
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from PIL import Image
 
 from discover.lab.data import ArchiveError, BadImageError, DataError, DatasetNotFoundError, load
-from discover.lab.data.images.decoding import decode_many
+from discover.lab.data.images.decoding import decode, decode_many
 from tests.lab.data import files
 
 
@@ -325,6 +326,17 @@ def test_a_hostile_tar_is_refused(tmp_path):
 def test_what_cannot_be_read_is_named(tmp_path, prepare, options, error, message):
     with pytest.raises(error, match=message):
         read(prepare(tmp_path), **options)
+
+
+def test_a_picture_that_says_how_it_was_held_is_turned_upright():
+    picture, file = Image.new("RGB", (6, 4)), io.BytesIO()
+    picture.putpixel((0, 0), (255, 0, 0))
+    exif = picture.getexif()
+    exif[0x0112] = 6  # turned by a quarter
+    picture.save(file, "PNG", exif=exif)
+    pixels = decode(file.getvalue())
+    assert pixels.shape == (6, 4, 3)
+    assert pixels[0, 3].tolist() == [255, 0, 0]
 
 
 def test_too_many_pixels_for_memory_suggest_to_read_them_when_they_are_asked_for(folder):
