@@ -160,19 +160,18 @@ class ClusterOptimizer(Optimizer):
             rate = rate_of(group["rate"], beta, share, probs[name])
             numbers = ((1 - group["nu"] * beta) * share, probs[name], rate)
             visits.append(Visit(grads, [state[_key(name)] for state in states], *map(number, numbers)))
-        damped, everyone = group["damping"] is not None and len(self.clusters) > 1, []
-        if damped and any(hasattr(p, "full_tensor") for p in params):
-            raise RuntimeError("damping needs whole parameters, and FSDP has sharded these: leave damping out")
-        if damped:  # those of the batch first: to a compiled program all batches look alike
+        everyone: list[Name] = []  # whom damping looks at
+        if group["damping"] is not None and len(self.clusters) > 1:
+            if any(hasattr(p, "full_tensor") for p in params):
+                raise RuntimeError("damping needs whole parameters, and FSDP has sharded these: leave damping out")
+            # Those of the batch first: to a compiled program all batches look alike.
             everyone = [*together.sizes, *(name for name in self.clusters if name not in together.sizes)]
         return Part(
             params=params,
             means=[state["mean"] for state in states],
             visits=visits,
-            damping=group["damping"] if damped else None,
-            probs=torch.tensor([probs[name] for name in everyone], dtype=torch.float64).to(states[0]["mean"])
-            if damped
-            else None,
+            damping=group["damping"],
+            probs=torch.tensor([probs[name] for name in everyone], dtype=torch.float64).to(states[0]["mean"]),
             buffers=[[state[_key(name)] for name in everyone] for state in states],
             transform=self.transform,
             memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],

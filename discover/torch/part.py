@@ -20,8 +20,8 @@ class Part(NamedTuple):
     means: list[Tensor]  # ḡ
     visits: list[Visit]  # the clusters of the batch
     damping: float | None  # κ
-    probs: Tensor | None  # p_n of all clusters, for damping
-    buffers: list[list[Tensor]]  # g_n of all clusters, for damping
+    probs: Tensor  # p_n of all clusters, for damping; else empty, as are the buffers
+    buffers: list[list[Tensor]]  # g_n of all clusters
     transform: Callable[..., list[Tensor]]
     memory: list[Memory]
     options: dict[str, Any]
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 def take(part: Part) -> None:
     """The step: direction, damping, what Adam or Muon makes of it, and the move."""
     direction = advance(part.means, part.visits)
-    if part.damping is not None and part.probs is not None:
+    if part.damping is not None and len(part.probs):
         damp(direction, part.means, part.buffers, part.probs, part.damping, part.together.total)
     direction = part.together.whole(direction, part.params)
     move(part.params, part.transform(direction, part.memory, part.options), part.lr, part.decay)

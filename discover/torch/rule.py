@@ -65,6 +65,8 @@ def move(params: list[Tensor], update: list[Tensor], lr: Number, decay: float) -
     """θ ← θ − μ·(u + λθ), in place; the update is used up."""
     if decay:
         plus_(update, params, decay)
+    if isinstance(lr, Tensor) and not torch.compiler.is_compiling():
+        lr = lr.to(update[0].device, non_blocking=True)
     torch._foreach_mul_(update, -lr)
     torch._foreach_add_(params, update)
 
