@@ -24,6 +24,11 @@ def compare(
     control: Annotated[bool, typer.Option(help="Also train momentum on shuffled batches.")] = True,
     seeds: options.SeedsOption = None,
     data: options.DataOption = None,
+    layout: options.LayoutOption = None,
+    label: options.LabelOption = None,
+    clusters: options.ClustersOption = None,
+    image_size: options.ImageSizeOption = None,
+    on_bad_image: options.OnBadImageOption = None,
     track_variance: options.TrackVarianceOption = None,
     settings: options.SetOption = None,
     out: Annotated[
@@ -38,7 +43,9 @@ def compare(
     Run the same command again to continue a comparison that was stopped.
     """
     from discover.lab.experiments.compare.comparison import make_comparison
+    from discover.lab.experiments.presets.what import data_overrides
 
+    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
     chosen = options.chosen_preset(preset, config_file, default="digits")
     comparison = make_comparison(
         chosen,
@@ -46,7 +53,7 @@ def compare(
         learning_rates=options.split_numbers("--learning-rates", learning_rates),
         target_accuracy=target,
         control=control,
-        overrides=options.as_overrides(settings, data, seeds, track_variance),
+        overrides=options.as_overrides(settings, data, seeds, track_variance, own),
     )
     directory = out or options.run_folder("compare", chosen.name)
     record = _train(comparison, directory, overwrite)

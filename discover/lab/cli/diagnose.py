@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from discover.lab.cli import options
-from discover.lab.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from discover.lab.experiments.config.config import Config
@@ -50,6 +49,11 @@ def diagnose(
         ),
     ] = None,
     data: options.DataOption = None,
+    layout: options.LayoutOption = None,
+    label: options.LabelOption = None,
+    clusters: options.ClustersOption = None,
+    image_size: options.ImageSizeOption = None,
+    on_bad_image: options.OnBadImageOption = None,
     settings: options.SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/diagnose-NAME.")
@@ -57,11 +61,12 @@ def diagnose(
     json_file: options.JsonOption = None,
 ) -> None:
     """Rank clusterings by the gradient noise that Discover could remove, with advice on beta, nu and memory."""
-    overrides = options.as_overrides(settings, data)
+    from discover.lab.experiments.presets.what import configuration_of, data_overrides
+
+    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
+    overrides = options.as_overrides(settings, data, own=own)
     overrides += [f"batches.groups={groups}"] if groups is not None else []
     overrides += [f"batches.group_size={group_size}"] if group_size is not None else []
-    from discover.lab.experiments.presets.what import configuration_of
-
     if what is None or config_file is not None:
         chosen = options.chosen_preset(what, config_file)
         config, name = chosen.config, chosen.name
@@ -105,10 +110,7 @@ def _measure(config: Config, name: str, column: str | None, sample: int, warmup:
 
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 
-        try:
-            return diagnose(config, DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column), say=say)
-        except ValueError as error:
-            raise CommandError(str(error)) from None
+        return diagnose(config, DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column), say=say)
 
 
 def _show(result: Diagnosis, files: list[Path]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +80,48 @@ SeedsOption = Annotated[
 DataOption = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the data set is, for those read from disk.")
 ]
+_YOURS = "Your own data"
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="A/B",
+        help="Names of the levels of nested folders, e.g. domain/class; `class` is the label, the others are columns.",
+        rich_help_panel=_YOURS,
+    ),
+]
+LabelOption = Annotated[
+    str | None,
+    typer.Option("--label", metavar="NAME", help="The level or column that is the label.", rich_help_panel=_YOURS),
+]
+ClustersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--clusters",
+        metavar="NAME",
+        help="The level or column that makes the clusters; or classes, random, kmeans, none.",
+        rich_help_panel=_YOURS,
+    ),
+]
+ImageSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--image-size",
+        metavar="PIXELS",
+        help="Cut pictures square and resize them to this side.",
+        callback=at_least(1),
+        rich_help_panel=_YOURS,
+    ),
+]
+OnBadImageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-bad-image",
+        metavar="error|skip",
+        help="What to do about a picture that cannot be read; default: error.",
+        rich_help_panel=_YOURS,
+    ),
+]
 MinutesOption = Annotated[
     float | None,
     typer.Option(
@@ -124,10 +166,14 @@ def run_folder(*parts: str) -> Path:
 
 
 def as_overrides(
-    settings: list[str] | None, data: str | None, seeds: int | None = None, track_variance: str | None = None
+    settings: list[str] | None,
+    data: str | None,
+    seeds: int | None = None,
+    track_variance: str | None = None,
+    own: Sequence[str] = (),
 ) -> list[str]:
-    """The ``--set`` texts, preceded by what ``--data``, ``--seeds`` and ``--track-variance`` stand for."""
-    result = []
+    """The ``--set`` texts, preceded by what ``--data``, ``--seeds``, ``--track-variance`` and ``own`` stand for."""
+    result = [*own]
     if track_variance is not None:
         number = track_variance.removeprefix("every=")
         if not number.isdigit() or int(number) < 1:

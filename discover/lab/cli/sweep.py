@@ -41,6 +41,11 @@ def sweep(
     minutes: options.MinutesOption = None,
     seeds: options.SeedsOption = None,
     data: options.DataOption = None,
+    layout: options.LayoutOption = None,
+    label: options.LabelOption = None,
+    clusters: options.ClustersOption = None,
+    image_size: options.ImageSizeOption = None,
+    on_bad_image: options.OnBadImageOption = None,
     settings: options.SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/sweep-PRESET-NAME.")
@@ -52,11 +57,13 @@ def sweep(
     Run the same command again to continue a sweep that was stopped or killed, or beside another to share the work.
     """
     from discover.lab.cli.console import say
+    from discover.lab.experiments.presets.what import data_overrides
     from discover.lab.experiments.sweep.search import make_search
 
+    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
     if storage is not None and search != "tpe":
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
-    overrides = options.as_overrides(settings, data, seeds)
+    overrides = options.as_overrides(settings, data, seeds, own=own)
     chosen = options.chosen_preset(preset, config_file)
     settled = make_search(
         chosen,

@@ -22,6 +22,11 @@ def train(
     ] = None,
     seeds: options.SeedsOption = None,
     data: options.DataOption = None,
+    layout: options.LayoutOption = None,
+    label: options.LabelOption = None,
+    clusters: options.ClustersOption = None,
+    image_size: options.ImageSizeOption = None,
+    on_bad_image: options.OnBadImageOption = None,
     track_variance: options.TrackVarianceOption = None,
     settings: options.SetOption = None,
     out: Annotated[
@@ -67,11 +72,14 @@ def train(
 
     if resume and overwrite:
         raise CommandError("--resume and --overwrite exclude each other")
+    from discover.lab.experiments.presets.what import data_overrides
+
+    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
     chosen = options.chosen_preset(preset, config_file)
     name = optimizer or chosen.config.optimizer.name
     # A preset may drop members that diverge, for grids; who trains one setting wants to know at once.
     config = chosen.config_for(name).with_values({"training.on_nonfinite": "stop"})
-    config = config.override(options.as_overrides(settings, data, seeds, track_variance))
+    config = config.override(options.as_overrides(settings, data, seeds, track_variance, own))
     if learning_rate is not None:
         config = config.with_values({"optimizer.learning_rate": learning_rate})
     config = config.check()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discover.lab.data import BatchPlan, Clustering, Dataset
+from discover.lab.data import BatchPlan, Clustering, DataError, Dataset
 from discover.lab.diagnostics.advisor import Advice, Candidate, advise
 from discover.lab.diagnostics.batches import composed_batch_noise, measured_batch_noise
 from discover.lab.diagnostics.embeddings import StreamingKMeans
@@ -62,15 +62,16 @@ def diagnose(
       say: takes one line of progress.
 
     Raises:
-      ValueError: the data set does not have the column.
+      DataError: the data set does not have the column.
     """
     options = options or DiagnosisOptions()
     config = config.check()
     dataset = build_data(config, lazy=True) if dataset is None else dataset
     columns = dataset.train.columns
-    if options.column is not None and options.column not in columns:
-        known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
-        raise ValueError(f"there is no column {options.column!r}: {known}")
+    for column in _columns(config, options):
+        if column not in columns:
+            known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
+            raise DataError(f"there is no column {column!r}: {known}")
     work = GradientSample(config, dataset, options)
     say(f"gradients of {len(work.chosen)} examples at the start")
     grams = {"start": work.gram(work.start)}
@@ -126,6 +127,12 @@ def diagnose(
     return Diagnosis(rows, facts)
 
 
+def _columns(config: Config, options: DiagnosisOptions) -> list[str]:
+    """The columns to judge: the one that makes the clusters, and the one that was asked for besides."""
+    chosen = config.clusters.column if config.clusters.by != "kmeans" else None
+    return [column for column in (chosen, options.column) if column is not None]
+
+
 def _partitions(
     work: GradientSample, params: Any, say: Callable[[str], None]
 ) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
@@ -134,8 +141,8 @@ def _partitions(
     yield work.classes, *shares(work.labels, chosen)
     if work.noise is not None:
         yield "true classes", *shares(train.labels, chosen)
-    for column in dict.fromkeys(("superclass", options.column)):
-        if column is not None and column in train.columns:
+    for column in dict.fromkeys(("superclass", *_columns(work.config, options))):
+        if column in train.columns:
             ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
             yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)
     classes = work.dataset.num_classes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from discover.lab.data import SOURCES
+from discover.lab.data import CLUSTERINGS, SOURCES
 from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.presets import PRESETS, get_preset
 
@@ -26,3 +26,22 @@ def configuration_of(what: str) -> tuple[Config, str]:
         raise ConfigError(f"{what} is neither an image folder nor an .npz file")
     values = {"data.source": source, "data.path": str(path), "model.name": model}
     return Config(name=path.stem).with_values(values), path.stem
+
+
+def data_overrides(
+    layout: str | None, label: str | None, clusters: str | None, image_size: int | None, on_bad_image: str | None
+) -> list[str]:
+    """What the options about one's own data stand for, as ``--set`` would say it.
+
+    >>> data_overrides("domain/class", None, "domain", None, None)
+    ['data.layout=domain/class', 'clusters.by=column', 'clusters.column=domain']
+    """
+    said = {"layout": layout, "label": label, "size": image_size, "on_bad_image": on_bad_image}
+    result = [f"data.{key}={value}" for key, value in said.items() if value is not None]
+    if clusters is None:
+        return result
+    if clusters in (label or "class", "class"):
+        return [*result, "clusters.by=classes"]
+    if clusters in CLUSTERINGS or ":" in clusters:
+        return [*result, f"clusters.by={clusters}"]
+    return [*result, "clusters.by=column", f"clusters.column={clusters}"]

@@ -41,12 +41,11 @@ class Member:
 
 def build_data(config: Config, *, lazy: bool = False) -> Dataset:
     """Loads the data set and sets the validation split aside; ``lazy``: see :func:`discover.lab.data.load`."""
-    options: dict[str, Any] = {}
-    if config.data.path is not None:
-        options["path"] = config.data.path
-    if config.data.size is not None:
-        options["image_size"] = config.data.size
-    dataset = load(config.data.source, lazy=lazy, **options)
+    data = config.data
+    said = {"path": data.path, "image_size": data.size, "layout": data.layout, "label": data.label}
+    said["on_bad_image"] = None if data.on_bad_image == "error" else data.on_bad_image
+    options = {name: value for name, value in said.items() if value is not None}
+    dataset = load(data.source, lazy=lazy, **options)
     if config.data.validation > 0 and dataset.validation is None:
         dataset = dataset.split_validation(config.data.validation, config.data.split_seed)
     return dataset
