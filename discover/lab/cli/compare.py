@@ -12,7 +12,7 @@ from discover.lab.cli.errors import stoppable
 
 
 def compare(
-    preset: options.PresetArgument = None,
+    preset: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     optimizers: options.OptimizersOption = None,
     learning_rates: Annotated[
@@ -46,22 +46,23 @@ def compare(
     from discover.lab.experiments.presets.what import data_overrides
 
     own = data_overrides(layout, label, clusters, image_size, on_bad_image)
-    chosen = options.chosen_preset(preset, config_file, default="digits")
+    overrides = options.as_overrides(settings, data, seeds, track_variance, own)
+    chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides, default="digits")
     comparison = make_comparison(
         chosen,
         optimizers=options.split_list(optimizers),
         learning_rates=options.split_numbers("--learning-rates", learning_rates),
         target_accuracy=target,
         control=control,
-        overrides=options.as_overrides(settings, data, seeds, track_variance, own),
+        overrides=overrides,
     )
     directory = out or options.run_folder("compare", chosen.name)
-    record = _train(comparison, directory, overwrite)
+    record = _train(comparison, directory, overwrite, loaded)
     _show(record, directory, quiet=json_file == "-")
     options.write_result(json_file, record)
 
 
-def _train(comparison: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
+def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> dict[str, Any]:
     from discover.lab.cli.console import Watcher, live_bars
     from discover.lab.report.style import series_name
 
@@ -90,7 +91,7 @@ def _train(comparison: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
         from discover.lab.experiments.compare.train import compare as train
 
         with stoppable(directory):
-            record = train(comparison, directory, progress=watch, message=tell, overwrite=overwrite)
+            record = train(comparison, directory, progress=watch, message=tell, overwrite=overwrite, loaded=loaded)
         if timing:
             timing.pop().close("[green]done[/green]")
         return record

@@ -10,15 +10,13 @@ import typer
 from discover.lab.cli import options
 
 if TYPE_CHECKING:
+    from discover.lab.data import Dataset
     from discover.lab.experiments.config.config import Config
     from discover.lab.experiments.diagnose.ranking import Diagnosis
 
 
 def diagnose(
-    what: Annotated[
-        str | None,
-        typer.Argument(metavar="[PRESET|DATA]", help="A preset, a data set's name, an image folder or an .npz file."),
-    ] = None,
+    what: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     groups: Annotated[
         int | None, typer.Option("--groups", metavar="G", help="Cluster-pure groups per batch, as you will draw them.")
@@ -61,22 +59,18 @@ def diagnose(
     json_file: options.JsonOption = None,
 ) -> None:
     """Rank clusterings by the gradient noise that Discover could remove, with advice on beta, nu and memory."""
-    from discover.lab.experiments.presets.what import configuration_of, data_overrides
+    from discover.lab.experiments.presets.what import data_overrides
 
     own = data_overrides(layout, label, clusters, image_size, on_bad_image)
     overrides = options.as_overrides(settings, data, own=own)
     overrides += [f"batches.groups={groups}"] if groups is not None else []
     overrides += [f"batches.group_size={group_size}"] if group_size is not None else []
-    if what is None or config_file is not None:
-        chosen = options.chosen_preset(what, config_file)
-        config, name = chosen.config, chosen.name
-    else:
-        config, name = configuration_of(what)
-    config = config.override(overrides).check()
+    chosen, loaded, _ = options.chosen_setting(what, config_file, overrides)
+    config, name = chosen.config.override(overrides).check(), chosen.name
     from discover.lab.experiments.folder import Folder
 
     with Folder(out or options.run_folder("diagnose", name)).claim() as folder:
-        result = _measure(config, name, column, sample, warmup)
+        result = _measure(config, name, loaded, column, sample, warmup)
         from discover.lab.records import write_json
         from discover.lab.report.diagnosis import write_diagnosis_figure
 
@@ -90,7 +84,8 @@ def diagnose(
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions
 
         number = max(row.num_clusters for row in result.rows if "classes" in row.name)
-        found = find_clusters(config, number, options=DiagnosisOptions(warmup_steps=warmup))
+        settled = DiagnosisOptions(warmup_steps=warmup)
+        found = find_clusters(config, number, options=settled, dataset=_split(config, loaded))
         path = found.save(save_clusters)
         if json_file != "-":
             use = f"--set clusters.by=file --set clusters.path={path}"
@@ -98,7 +93,18 @@ def diagnose(
     options.write_result(json_file, result.to_json())
 
 
-def _measure(config: Config, name: str, column: str | None, sample: int, warmup: int) -> Diagnosis:
+def _split(config: Config, loaded: Dataset | None) -> Dataset | None:
+    """The data set with its validation split set aside; None where it is yet to be read."""
+    if loaded is None:
+        return None
+    from discover.lab.experiments.run.build import build_data
+
+    return build_data(config, loaded=loaded)
+
+
+def _measure(
+    config: Config, name: str, loaded: Dataset | None, column: str | None, sample: int, warmup: int
+) -> Diagnosis:
     from discover.lab.cli.console import live_bars
 
     with live_bars() as bars:
@@ -110,7 +116,8 @@ def _measure(config: Config, name: str, column: str | None, sample: int, warmup:
 
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 
-        return diagnose(config, DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column), say=say)
+        settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column)
+        return diagnose(config, settings, dataset=_split(config, loaded), say=say)
 
 
 def _show(result: Diagnosis, files: list[Path]) -> None:

@@ -14,6 +14,7 @@ from discover.lab.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from discover.lab.experiments.presets.preset import Preset
+    from discover.lab.experiments.presets.what import Setting
 
 
 def check_writable(target: str | None) -> str | None:
@@ -46,6 +47,15 @@ def _above_zero(param: typer.CallbackParam, value: float | None) -> float | None
 
 PresetArgument = Annotated[
     str | None, typer.Argument(metavar="[PRESET]", help="See `discover presets`; or give --config.", show_default=False)
+]
+WhatArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PRESET|PATH]",
+        help="A preset (see `discover presets`), or your data: a folder or tar of pictures or text, .npz, .csv, "
+        ".parquet; or give --config.",
+        show_default=False,
+    ),
 ]
 ConfigOption = Annotated[
     Path | None,
@@ -154,6 +164,21 @@ def chosen_preset(name: str | None, file: Path | None, default: str | None = Non
     if name is None and default is None:
         raise CommandError("say which preset (see `discover presets`), or give --config FILE")
     return get_preset(name or default or "")
+
+
+def chosen_setting(
+    what: str | None, file: Path | None, overrides: Sequence[str], default: str | None = None
+) -> Setting:
+    """The setting of a preset, of a path, or of a ``--config`` file; what was chosen for one's own data is said."""
+    from discover.lab.cli.console import say
+    from discover.lab.experiments.presets.what import Setting, setting_of
+
+    if what is None or file is not None:
+        return Setting(chosen_preset(what, file, default))
+    setting = setting_of(what, overrides)
+    if setting.note:
+        say(setting.note)
+    return setting
 
 
 def run_folder(*parts: str) -> Path:

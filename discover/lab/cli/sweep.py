@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    preset: options.PresetArgument = None,
+    preset: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     optimizer: options.OptimizerOption = None,
     search: Annotated[
@@ -64,7 +64,7 @@ def sweep(
     if storage is not None and search != "tpe":
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
     overrides = options.as_overrides(settings, data, seeds, own=own)
-    chosen = options.chosen_preset(preset, config_file)
+    chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides)
     settled = make_search(
         chosen,
         optimizer or chosen.config.optimizer.name,
@@ -82,8 +82,10 @@ def sweep(
     from discover.lab.experiments.sweep.train import sweep as train
 
     with stoppable(directory):
-        record = train(settled, directory, storage=storage, minutes=minutes, say=lambda trial: say(describe(trial)))
-    setting = chosen.name if config_file is None else f"--config {shlex.quote(str(config_file))}"
+        record = train(
+            settled, directory, storage=storage, minutes=minutes, say=lambda trial: say(describe(trial)), loaded=loaded
+        )
+    setting = shlex.quote(preset or "") if config_file is None else f"--config {shlex.quote(str(config_file))}"
     _show(record, settled, directory, setting, overrides, quiet=json_file == "-")
     options.write_result(json_file, record)
 

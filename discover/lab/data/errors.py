@@ -15,6 +15,7 @@ class DataError(ValueError):
 
     def __init__(self, message: str, **remedy: object):
         given = ", ".join(f"{name}={value!r}" for name, value in remedy.items())
+        self.remedy = remedy
         super().__init__(f"{message}: give {given}" if remedy else message)
         typed = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in remedy.items())
         self.on_command_line = f"{message}: give {typed}" if remedy else message

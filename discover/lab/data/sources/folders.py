@@ -77,7 +77,7 @@ def load_folder(
     decoding = {"size": image_size, "channels": channels, "workers": workers}
     options = {"version": _VERSION, "image_size": image_size, "channels": channels}
     folder = None if not cache else default_cache_dir() if cache_dir is None else Path(cache_dir)
-    files = list(_walk(path)) if path.is_dir() else [(path.name, path)]
+    files = list(walk_images(path)) if path.is_dir() else [(path.name, path)]
     if lazy and path.is_dir():
         if on_bad_image == "skip":
             raise DataError("on_bad_image='skip' must open all images; with lazy=True give 'error'")
@@ -104,7 +104,7 @@ def load_folder(
 # -- finding ----------------------------------------------------------------------------------------------------------
 
 
-def _walk(root: Path) -> Iterator[tuple[str, Path]]:
+def walk_images(root: Path) -> Iterator[tuple[str, Path]]:
     """The image files under a folder, in order: (name relative to it with "/", path).
 
     Links are followed, except to a folder that holds the link: it would show the same images again and again.

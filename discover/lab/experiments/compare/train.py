@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from discover.lab.data import Dataset
 from discover.lab.experiments.compare.comparison import Comparison, Entry, describe_batches, purity
 from discover.lab.experiments.compare.scores import choose_rate, first_steps, spreads
 from discover.lab.experiments.compare.speed import measure_speed
@@ -67,6 +68,7 @@ def compare(
     message: Callable[[str], None] | None = None,
     overwrite: bool = False,
     programs: MutableMapping[str, Any] | None = None,
+    loaded: Dataset | None = None,
 ) -> dict[str, Any]:
     """Trains what is missing of ``comparison`` in ``directory`` and returns the contents of its ``comparison.json``.
 
@@ -77,6 +79,7 @@ def compare(
         message: called with what is being done besides training.
         overwrite: start anew in a directory that holds another comparison.
         programs: compiled programs of earlier runs in this process, to be reused and added to.
+        loaded: the data set, if its source was read already.
 
     Raises:
         FolderError: the directory holds something else, cannot be written, or is another process's.
@@ -89,7 +92,7 @@ def compare(
         if same and (recorded := read_json(folder.path / COMPARISON)).get("status") == "finished":
             return recorded
         # What keeps a comparison from starting is told before anything is written, let alone deleted.
-        dataset = build_data(comparison.entries[0].config)
+        dataset = build_data(comparison.entries[0].config, loaded=loaded)
         if overwrite:
             for entry in comparison.entries:
                 build_plan(entry.config, dataset, comparison.seeds[0])

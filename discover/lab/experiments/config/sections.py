@@ -92,6 +92,11 @@ class ClustersConfig:
 
         return CLUSTERINGS.find(self.by)
 
+    @property
+    def values_of(self) -> str | None:
+        """The column whose values are the clusters; None where they are something else."""
+        return self.column if "column" in self.entry.needs else None
+
 
 @dataclass(frozen=True)
 class BatchConfig:

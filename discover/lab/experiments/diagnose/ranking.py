@@ -68,7 +68,8 @@ def diagnose(
     config = config.check()
     dataset = build_data(config, lazy=True) if dataset is None else dataset
     columns = dataset.train.columns
-    for column in _columns(config, options):
+    judged = [column for column in (config.clusters.values_of, options.column) if column is not None]
+    for column in judged:
         if column not in columns:
             known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
             raise DataError(f"there is no column {column!r}: {known}")
@@ -80,7 +81,7 @@ def diagnose(
     say(f"gradients of {len(work.chosen)} examples after the warm-up")
     grams["warm-up"] = work.gram(warm)
     candidates = []
-    for name, ids, probs in _partitions(work, warm, say):
+    for name, ids, probs in _partitions(work, warm, judged, say):
         ids, probs = judgeable(ids, probs)
         estimates = {stage: work.estimate(gram, ids, probs) for stage, gram in grams.items()}
         plan = _composition(work, name, ids, len(probs))
@@ -127,21 +128,15 @@ def diagnose(
     return Diagnosis(rows, facts)
 
 
-def _columns(config: Config, options: DiagnosisOptions) -> list[str]:
-    """The columns to judge: the one that makes the clusters, and the one that was asked for besides."""
-    chosen = config.clusters.column if config.clusters.by != "kmeans" else None
-    return [column for column in (chosen, options.column) if column is not None]
-
-
 def _partitions(
-    work: GradientSample, params: Any, say: Callable[[str], None]
+    work: GradientSample, params: Any, columns: list[str], say: Callable[[str], None]
 ) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
     """Name, the sample's cluster ids and the clusters' probabilities, of every clustering that is a partition."""
     train, options, chosen = work.dataset.train, work.options, work.chosen
     yield work.classes, *shares(work.labels, chosen)
     if work.noise is not None:
         yield "true classes", *shares(train.labels, chosen)
-    for column in dict.fromkeys(("superclass", *_columns(work.config, options))):
+    for column in dict.fromkeys(("superclass", *columns)):
         if column in train.columns:
             ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
             yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)

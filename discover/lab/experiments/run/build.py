@@ -13,7 +13,7 @@ import optax
 
 import discover
 from discover.gpu import device
-from discover.lab.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
+from discover.lab.data import SOURCES, BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
 from discover.lab.experiments.config.check import check_length, check_optimizer
 from discover.lab.experiments.config.config import ClustersConfig, Config, ConfigError
 from discover.lab.models import Network, build_network, conv_as_matmul
@@ -39,16 +39,29 @@ class Member:
         object.__setattr__(self, "hyperparameters", values)
 
 
-def build_data(config: Config, *, lazy: bool = False) -> Dataset:
-    """Loads the data set and sets the validation split aside; ``lazy``: see :func:`discover.lab.data.load`."""
+def build_data(config: Config, *, lazy: bool = False, loaded: Dataset | None = None) -> Dataset:
+    """Loads the data set and sets the validation split aside.
+
+    Args:
+        config: where it is.
+        lazy: see :func:`discover.lab.data.load`.
+        loaded: what :func:`load_data` gave for this configuration, if it was called already.
+    """
+    dataset = load_data(config, lazy=lazy) if loaded is None else loaded
+    if config.data.validation > 0 and dataset.validation is None:
+        dataset = dataset.split_validation(config.data.validation, config.data.split_seed)
+    return dataset
+
+
+def load_data(config: Config, *, lazy: bool = False) -> Dataset:
+    """The data set as its source gives it."""
     data = config.data
     said = {"path": data.path, "image_size": data.size, "layout": data.layout, "label": data.label}
     said["on_bad_image"] = None if data.on_bad_image == "error" else data.on_bad_image
     options = {name: value for name, value in said.items() if value is not None}
-    dataset = load(data.source, lazy=lazy, **options)
-    if config.data.validation > 0 and dataset.validation is None:
-        dataset = dataset.split_validation(config.data.validation, config.data.split_seed)
-    return dataset
+    if config.clusters.values_of and "clusters" in SOURCES.find(data.source).arguments:
+        options["clusters"] = config.clusters.values_of  # what makes the clusters is no feature
+    return load(data.source, lazy=lazy, **options)
 
 
 def build_plan(config: Config, dataset: Dataset, seed: int, cluster_names: Sequence[str] | None = None) -> BatchPlan:

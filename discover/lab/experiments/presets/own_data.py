@@ -1,0 +1,97 @@
+"""A setting for one's own data: model, steps and groups that suit its size and shape, on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from discover.lab.data import SOURCES, Dataset
+from discover.lab.data.sources.kinds import picture_sides
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
+from discover.lab.experiments.presets.preset import Preset
+
+COMPARED = ("momentum", "adam", "muon", "discover", "discover_adam", "discover_muon")
+"""Each with clusters beside its own baseline; the whole table would take twice as long."""
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+
+
+def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, str]:
+    """The setting for the data that a configuration names, the data, and what was chosen in one line.
+
+    Args:
+        config: its source and path.
+        overrides: what the user says about data and clusters.
+    """
+    from discover.gpu import device
+    from discover.lab.experiments.run.build import build_clustering, build_data, load_data
+
+    asked = config.override(overrides)
+    slow = device.is_cpu()
+    size = suitable_size(asked, slow)
+    config = config.with_values(size)
+    dataset = load_data(config.override(overrides))
+    if not any(text.startswith("clusters.") for text in overrides) and dataset.train.columns and asked.data.layout:
+        config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
+    config = config.with_values(suitable(dataset, slow))
+    asked = config.override(overrides)
+    clustering = build_clustering(asked, build_data(asked, loaded=dataset))
+    what, model = describe_examples(dataset), config.model.name
+    by = asked.clusters.values_of or asked.clusters.by
+    batches, training = config.batches, config.training
+    resized = " (cut square and resized: --image-size)" if size else ""
+    summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
+    note = (
+        f"{config.name}: {summary}. Chosen for it: {model}, {training.steps} steps, "
+        f"batches of {batches.groups} × {batches.group_size}, {len(training.seeds)} seeds; --set changes each"
+    )
+    preset = Preset(
+        name=config.name,
+        summary=summary,
+        config=config,
+        optimizers=OPTIMIZERS_ANYWHERE,
+        compare=COMPARED,
+        learning_rates=RATES,
+        target_accuracy=0.5,
+        source="your own data; model, steps and groups were chosen from its size and shape",
+    )
+    return preset, dataset, note
+
+
+def suitable_size(config: Config, slow: bool) -> dict[str, Any]:
+    """The side to resize pictures to, where they are large or differ in size and the user does not say."""
+    pictures = "image_size" in SOURCES.find(config.data.source).arguments
+    if not pictures or config.data.size is not None or config.data.path is None:
+        return {}
+    sides, largest = picture_sides(config.data.path), 32 if slow else 64
+    if not sides or (max(sides) <= largest and len(set(sides)) == 1):
+        return {}
+    return {"data.size": min(largest, *sides)}
+
+
+def suitable(dataset: Dataset, slow: bool) -> dict[str, Any]:
+    """Values of a configuration for data of this size and shape; ``slow``: on a CPU."""
+    count, pictures = len(dataset.train), len(dataset.example_shape) == 3
+    group = 2 ** int(math.log2(min(32, max(4, count // 20))))
+    most = 300 if slow and pictures else 1000
+    steps = round(min(most, max(100, 10 * count // group)), -1)
+    model = {"model.name": "cnn", "model.width": 8 if slow else 16} if pictures else {"model.name": "mlp"}
+    return model | {
+        "data.validation": min(0.2, 1000 / count),
+        "batches.groups": 1,
+        "batches.group_size": group,
+        "training.steps": steps,
+        "training.seeds": (0, 1, 2),
+        "training.log_every": max(1, steps // 40),
+        "training.eval_every": max(1, steps // 5),
+        "training.steps_per_dispatch": max(1, steps // 20),
+        "training.on_nonfinite": "drop",
+    }
+
+
+def describe_examples(dataset: Dataset) -> str:
+    """How many there are of what, in a few words."""
+    shape, count = dataset.example_shape, len(dataset.train) + len(dataset.test) + len(dataset.validation or ())
+    kind = f"pictures of {shape[1]}×{shape[0]}" if len(shape) == 3 else f"rows of {shape[0]} numbers"
+    return f"{count:,} {kind}, {dataset.num_classes} classes"
