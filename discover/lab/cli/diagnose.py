@@ -83,7 +83,7 @@ def diagnose(
         from discover.lab.experiments.diagnose.find_clusters import find_clusters
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions
 
-        number = max(row.num_clusters for row in result.rows if "classes" in row.name)
+        number = max(row.num_clusters for row in result.rows if row.name.startswith("random"))
         settled = DiagnosisOptions(warmup_steps=warmup)
         found = find_clusters(config, number, options=settled, dataset=_split(config, loaded))
         path = found.save(save_clusters)

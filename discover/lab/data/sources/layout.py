@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -36,7 +36,7 @@ def place_files(names: Iterable[str], layout: str | None = None, label: str | No
     split = {name: PurePosixPath(name).parts for name in names}
     levels = parse_layout(layout or CLASS, label)
     label = CLASS if label is None else label
-    depth = _depth(split, len(levels))
+    depth = common_depth(split.values(), len(levels))
     parted = any(parts[depth] == "train" for parts in split.values() if len(parts) >= depth + len(levels) + 2)
     rests = {}
     for name, parts in split.items():
@@ -59,12 +59,12 @@ def place_files(names: Iterable[str], layout: str | None = None, label: str | No
     return placed
 
 
-def parse_layout(layout: str, label: str | None = None) -> tuple[str, ...]:
-    """The names of the levels; one of them must be the label."""
+def parse_layout(layout: str, label: str | None = None, *, needs_label: bool = True) -> tuple[str, ...]:
+    """The names of the levels; one of them must be the label where one is needed."""
     levels = tuple(level.strip() for level in layout.strip("/").split("/"))
     if not all(levels) or len(set(levels)) != len(levels):
         raise DataError(f"a layout names each level of folders once, such as domain/class, got {layout!r}")
-    if (label or CLASS) not in levels:
+    if needs_label and (label or CLASS) not in levels:
         wrong = (
             f"level {label!r} is not in the layout {layout!r}" if label else f"no level of {layout!r} is called class"
         )
@@ -72,11 +72,11 @@ def parse_layout(layout: str, label: str | None = None) -> tuple[str, ...]:
     return levels
 
 
-def _depth(split: dict[str, tuple[str, ...]], levels: int) -> int:
+def common_depth(files: Collection[tuple[str, ...]], levels: int) -> int:
     """How many folders hold everything: a tar often has one at its top. They are no level, and no part."""
     depth = 0
-    while any(len(parts) >= depth + levels + 2 for parts in split.values()):
-        firsts = {parts[depth] for parts in split.values() if len(parts) >= depth + 2}
+    while any(len(parts) >= depth + levels + 2 for parts in files):
+        firsts = {parts[depth] for parts in files if len(parts) >= depth + 2}
         if len(firsts) != 1 or firsts & set(PARTS):
             break
         depth += 1

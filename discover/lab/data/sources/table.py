@@ -27,6 +27,7 @@ SOURCES: Table[Source] = Table(
         Source("cifar100", "discover.lab.data.sources.cifar:cifar100"),
         Source("folder", "discover.lab.data.sources.folders:load_folder"),
         Source("npz", "discover.lab.data.sources.npz:load_npz"),
+        Source("text", "discover.lab.data.sources.text:load_text"),
         Source("table", "discover.lab.data.sources.tabular:load_table"),
     ),
     from_path=lambda path: Source(path, path),
@@ -45,6 +46,7 @@ def load(
     | "cifar10", "cifar100" | official files (binary, Python), or class folders of pictures | archive or folder | |
     | "folder" | class folders of images, or a tar of them | folder or tar | those of `load_folder` |
     | "npz" | plain arrays | file | `label`, `test_fraction`, `seed` |
+    | "text" | text files (`.txt`), byte by byte | folder, tar or file | those of `load_text` |
     | "table" | a `.csv`, `.tsv` or `.parquet` file | file | those of `load_table` |
     | "module:function" | your own `function(…) -> Dataset` | if it takes one | its own |
 

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, one_line
+from discover.lab.data.sources.text import encode
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 MAX_BYTES = 8 << 30  # of the file
 MOST_CLASSES = 1000
+A_TEXT = 20
+"""Letters from which on, on average, the words of a column are a text to learn from."""
 _LABELS = ("label", "labels", "class", "target", "y")
 _MISSING = ("", "na", "n/a", "nan", "null", "none")
 
@@ -26,19 +29,22 @@ def load_table(
     *,
     label: str | None = None,
     clusters: str | None = None,
+    length: int = 256,
     test_fraction: float = 0.2,
     seed: int = 0,
     max_bytes: int = MAX_BYTES,
 ) -> Dataset:
     """A data set from a table: one column is the label, numbers are features, all columns can be clustered by.
 
-    Features are standardized, by the training examples' mean and standard deviation. A stratified share of the rows is
-    held out as the test split.
+    Features are standardized, by the training examples' mean and standard deviation. If there is a column of text, of
+    20 letters or more on average, it is read instead, byte by byte; of several the longest. A stratified share of
+    the rows is held out as the test split.
 
     Args:
         path: a `.csv` or `.tsv` file whose first line has the names, or a `.parquet` file.
         label: the column that is the label; else the one called label, labels, class, target or y.
         clusters: the column that clusters are made of, which is no feature then.
+        length: the most bytes of a text that are read.
         test_fraction: the share to hold out.
         seed: of what is held out.
         max_bytes: the largest file that is read.
@@ -58,14 +64,20 @@ def load_table(
     classes, labels = _classes(path, name, table[name])
     numbers = {key: _numbers(path, key, values) for key, values in table.items() if key not in (name, clusters)}
     features = {key: values for key, values in numbers.items() if values is not None}
-    if not features:
-        raise DataError(f"{path} has no column of numbers besides {name!r}: there is nothing to learn from")
-    columns = {key: _column(values) for key, values in table.items() if key != name}
-    matrix = np.stack(list(features.values()), axis=1)
+    words = [key for key, values in numbers.items() if values is None and _mean_length(table[key]) >= A_TEXT]
+    if not features and not words:
+        raise DataError(f"{path} has no column of numbers or of text besides {name!r}: there is nothing to learn from")
+    columns = {key: _column(values) for key, values in table.items() if key != name and key not in words}
     train, test = stratified_split(labels, test_fraction, seed)
-    mean, spread = matrix[train].mean(axis=0), matrix[train].std(axis=0)
-    matrix = ((matrix - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
-    everything = Split(matrix, labels, columns)
+    if words:
+        texts = [str(value).encode() for value in table[max(words, key=lambda key: _mean_length(table[key]))]]
+        length = min(length, -(-max(map(len, texts)) // 8) * 8)
+        everything = Split(encode(texts, length), labels, columns, text=True)
+    else:
+        matrix = np.stack(list(features.values()), axis=1)
+        mean, spread = matrix[train].mean(axis=0), matrix[train].std(axis=0)
+        matrix = ((matrix - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
+        everything = Split(matrix, labels, columns)
     return Dataset(path.stem, everything.subset(train), everything.subset(test), len(classes), classes)
 
 
@@ -150,6 +162,10 @@ def _numbers(path: Path, name: str, values: list[Any]) -> NDArray[np.float64] | 
             raise DataError(f"row {row + 1}, column {name!r} of {path} {what}: mend the cell, or remove row or column")
         numbers[row] = number
     return numbers
+
+
+def _mean_length(values: list[Any]) -> float:
+    return sum(len(str(value)) for value in values) / len(values)
 
 
 def _as_number(value: Any) -> float | None:

@@ -81,7 +81,9 @@ class GradientSample:
 
         def loss(params: Any, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
             x, targets = batch
-            if targets.ndim == 1:
+            if dataset.next_byte:
+                targets = jax.nn.one_hot(x, number)
+            elif targets.ndim == 1:
                 targets = jax.nn.one_hot(targets, number)
             return jnp.mean(optax.softmax_cross_entropy(network.apply(params, x), targets))
 

@@ -133,7 +133,8 @@ def _partitions(
 ) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
     """Name, the sample's cluster ids and the clusters' probabilities, of every clustering that is a partition."""
     train, options, chosen = work.dataset.train, work.options, work.chosen
-    yield work.classes, *shares(work.labels, chosen)
+    if not work.dataset.next_byte:  # else there are no labels
+        yield work.classes, *shares(work.labels, chosen)
     if work.noise is not None:
         yield "true classes", *shares(train.labels, chosen)
     for column in dict.fromkeys(("superclass", *columns)):
@@ -141,10 +142,12 @@ def _partitions(
             ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
             yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)
     classes = work.dataset.num_classes
+    if work.dataset.next_byte:
+        classes = max([8, *(len(np.unique(train.columns[column])) for column in columns)])
     ids = np.asarray(Clustering.random(work.size, min(classes, work.size), options.seed).assignments)
     yield f"random, {classes}", *shares(ids, chosen)
     embeddings = {
-        "pixels": work.pixels,
+        **({} if train.text else {"pixels": work.pixels}),
         "last-layer gradients": work.embedding("last-layer", params),
         "projected gradients": work.embedding("projected", params),
     }
@@ -194,6 +197,8 @@ def _as_drawn(work: GradientSample, gram: NDArray[np.float64]) -> dict[str, Any]
     None where batches have given clusters that are not classes, or that the sample does not have all.
     """
     batches = work.config.batches
+    if work.dataset.next_byte:
+        return None
     classes, ids = np.unique(work.labels[work.chosen], return_inverse=True)
     given = batches.given_ids
     if given is not None and (work.given_for is None or given.max(initial=0) >= len(classes)):

@@ -15,6 +15,8 @@ from discover.lab.experiments.presets.preset import Preset
 COMPARED = ("momentum", "adam", "muon", "discover", "discover_adam", "discover_muon")
 """Each with clusters beside its own baseline; the whole table would take twice as long."""
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
+"""For pictures and text on a CPU, where the others would make minutes an hour."""
 
 
 def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, str]:
@@ -32,7 +34,8 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     size = suitable_size(asked, slow)
     config = config.with_values(size)
     dataset = load_data(config.override(overrides))
-    if not any(text.startswith("clusters.") for text in overrides) and dataset.train.columns and asked.data.layout:
+    levels = "layout" in SOURCES.find(config.data.source).arguments  # its columns are made to be clusters
+    if levels and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
         config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
     config = config.with_values(suitable(dataset, slow))
     asked = config.override(overrides)
@@ -52,8 +55,8 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         config=config,
         optimizers=OPTIMIZERS_ANYWHERE,
         compare=COMPARED,
-        learning_rates=RATES,
-        target_accuracy=0.5,
+        learning_rates=FEWER_RATES if slow and (dataset.train.text or len(dataset.example_shape) == 3) else RATES,
+        target_accuracy=0.3 if dataset.next_byte else 0.5,
         source="your own data; model, steps and groups were chosen from its size and shape",
     )
     return preset, dataset, note
@@ -72,13 +75,17 @@ def suitable_size(config: Config, slow: bool) -> dict[str, Any]:
 
 def suitable(dataset: Dataset, slow: bool) -> dict[str, Any]:
     """Values of a configuration for data of this size and shape; ``slow``: on a CPU."""
-    count, pictures = len(dataset.train), len(dataset.example_shape) == 3
-    group = 2 ** int(math.log2(min(32, max(4, count // 20))))
-    most = 300 if slow and pictures else 1000
+    count, pictures, text = len(dataset.train), len(dataset.example_shape) == 3, dataset.train.text
+    group = 2 ** int(math.log2(min(16 if slow and text else 32, max(4, count // 20))))
+    most = 200 if slow and text else 300 if slow and pictures else 1000
     steps = round(min(most, max(100, 10 * count // group)), -1)
-    model = {"model.name": "cnn", "model.width": 8 if slow else 16} if pictures else {"model.name": "mlp"}
+    model: dict[str, Any] = {"model.name": "mlp"}
+    if pictures:
+        model = {"model.name": "cnn", "model.width": 8 if slow else 16}
+    if text:
+        model = {"model.name": "transformer", "model.width": 32 if slow else 128, "training.eval_batch": 250}
     return model | {
-        "data.validation": min(0.2, 1000 / count),
+        "data.validation": min(0.2, (500 if slow else 1000) / count),
         "batches.groups": 1,
         "batches.group_size": group,
         "training.steps": steps,
@@ -93,5 +100,11 @@ def suitable(dataset: Dataset, slow: bool) -> dict[str, Any]:
 def describe_examples(dataset: Dataset) -> str:
     """How many there are of what, in a few words."""
     shape, count = dataset.example_shape, len(dataset.train) + len(dataset.test) + len(dataset.validation or ())
+    if dataset.next_byte:
+        return (
+            f"{count:,} pieces of {shape[0]} bytes of text, the next byte (loss in nats; bits are 1.44 times as many)"
+        )
+    if dataset.train.text:
+        return f"{count:,} texts of at most {shape[0]} bytes, {dataset.num_classes} classes"
     kind = f"pictures of {shape[1]}×{shape[0]}" if len(shape) == 3 else f"rows of {shape[0]} numbers"
     return f"{count:,} {kind}, {dataset.num_classes} classes"

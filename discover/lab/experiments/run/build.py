@@ -16,7 +16,7 @@ from discover.gpu import device
 from discover.lab.data import SOURCES, BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
 from discover.lab.experiments.config.check import check_length, check_optimizer
 from discover.lab.experiments.config.config import ClustersConfig, Config, ConfigError
-from discover.lab.models import Network, build_network, conv_as_matmul
+from discover.lab.models import MODELS, Network, build_network, conv_as_matmul
 from discover.lab.training.learning_rate import schedule
 from discover.lab.training.programs import Members
 from discover.lab.training.step import Hyper, MakeOptimizer
@@ -131,6 +131,10 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
     if kind == "auto":
         grouped = config.optimizer.entry.clustered and config.batches.groups > 1
         kind = "matmul" if device.is_cpu() else "grouped" if grouped else "lax"
+    reads = MODELS.find(model.name).reads_text
+    if reads is not None and reads != dataset.train.text:
+        has, other = ("text", "transformer") if dataset.train.text else ("no text", "mlp or cnn")
+        raise ConfigError(f"model {model.name!r} cannot read {dataset.name}, which is {has}: set model.name={other}")
     convolutions = {"lax": None, "grouped": discover.grouped_conv_general_dilated, "matmul": conv_as_matmul}
     try:
         return build_network(
@@ -139,6 +143,7 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
             dataset.num_classes,
             dtype=jnp.dtype(model.dtype),
             conv_general_dilated=convolutions[kind],
+            next_byte=dataset.next_byte,
             **model.arguments,
         )
     except ValueError as error:

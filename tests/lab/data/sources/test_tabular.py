@@ -56,7 +56,7 @@ def test_any_usual_delimiter_is_understood(tmp_path_factory, delimiter, numbers)
         ),
         (ROWS, "age,age,hospital,label", "must name each column once"),
         ([], HEAD, "has no rows"),
-        (["a,b,c,d"] * 9, HEAD, "has no column of numbers besides 'label'"),
+        (["a,b,c,d"] * 9, HEAD, "has no column of numbers or of text besides 'label'"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path, rows, head, message):

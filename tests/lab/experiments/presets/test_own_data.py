@@ -30,6 +30,7 @@ def scans(tmp_path):
     names = [f"{domain}/{kind}/{k}.png" for domain in ("photo", "sketch") for kind in ("cat", "dog") for k in range(6)]
     files.write_files(tmp_path / "pets", {name: files.picture((k * 9, 0, 0)) for k, name in enumerate(names)})
     files.write_tar(tmp_path / "large.tar", {name: files.picture("red", (90, 70)) for name in names})
+    files.write_tar(tmp_path / "verses.tar.xz", {"ewe.txt": b"ab" * 4000, "zulu.txt": b"xyz" * 4000})
     return tmp_path
 
 
@@ -38,6 +39,8 @@ def scans(tmp_path):
     [
         ("scans.npz", {}, "mlp", (5,), "classes (3)"),
         ("scans.csv", {"clusters": "hospital"}, "mlp", (5,), "hospital (2)"),
+        ("verses.tar.xz", {"clusters": "language"}, "transformer", (128,), "language (2)"),
+        ("verses.tar.xz", {}, "transformer", (128,), "file (2)"),
         ("pets", {"layout": "domain/class"}, "cnn", (5, 6, 3), "domain (2)"),
         ("large.tar", {"layout": "domain/class", "clusters": "class"}, "cnn", (32, 32, 3), "classes (2)"),
         ("large.tar", {"layout": "a/b", "label": "a", "image_size": 9}, "cnn", (9, 9, 3), "b (2)"),
