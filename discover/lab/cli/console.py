@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,19 @@ if TYPE_CHECKING:
 
 WIDE = 120
 """Characters from which on a line has room for everything that is known about a run."""
+
+
+BETWEEN_LINES = 30.0
+"""Seconds between two lines of progress where there is no terminal to draw in."""
+
+
+def spoken(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> spoken(50), spoken(400)
+    ('50 seconds', '7 minutes')
+    """
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
 def stdout() -> Console:
@@ -139,11 +153,13 @@ class Watcher:
     def __init__(self, bars: Bars | None, name: str, status: str = "[dim]compiling[/dim]"):
         self._bars, self._name = bars, name
         self._task: Any = None
+        self._told, self._total = time.monotonic(), 0
         self._validation: float | None = None
         if bars is not None:
             self._task = bars.add_task(name, total=None, status=status, completed=0)
 
     def start(self, *, step: int, total_steps: int, members: int) -> None:
+        self._total = total_steps
         if self._bars is not None:
             note = f"[dim]compiling ({members} networks at once)[/dim]" if members > 1 else "[dim]compiling[/dim]"
             self._bars.update(self._task, total=total_steps, completed=step, status=note)
@@ -158,6 +174,11 @@ class Watcher:
                     shown += f"  val {100 * self._validation:5.1f}%"
                 shown += f"  {steps_per_second:,.0f} steps/s"
             self._bars.update(self._task, completed=step, status=shown)
+        elif time.monotonic() - self._told >= BETWEEN_LINES:
+            self._told = time.monotonic()
+            left = (self._total - step) / steps_per_second if steps_per_second else 0
+            done = f"step {step} of {self._total}, loss {loss:.3f}, accuracy {100 * accuracy:.1f} %"
+            say(f"{self._name.strip()}: {done}, {spoken(left)} to go")
 
     def evaluated(self, *, step: int, split: str, loss: float, accuracy: float) -> None:
         if split == "validation":

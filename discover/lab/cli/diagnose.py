@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,19 +106,30 @@ def _split(config: Config, loaded: Dataset | None) -> Dataset | None:
 def _measure(
     config: Config, name: str, loaded: Dataset | None, column: str | None, sample: int, warmup: int
 ) -> Diagnosis:
-    from discover.lab.cli.console import live_bars
+    from discover.lab.cli.console import BETWEEN_LINES, live_bars, spoken
+    from discover.lab.cli.console import say as say_line
 
+    told = [time.monotonic()]
     with live_bars() as bars:
         task = None if bars is None else bars.add_task(f"diagnose {name}", total=None, status="[dim]loading[/dim]")
 
         def say(line: str) -> None:
             if bars is not None and task is not None:
                 bars.update(task, status=line)
+            elif time.monotonic() - told[-1] >= BETWEEN_LINES:
+                told.append(time.monotonic())
+                say_line(f"diagnose {name}: {line}")
+
+        def estimate(seconds: float) -> None:
+            if bars is not None:
+                bars.console.print(f"[dim]diagnose {name}: about {spoken(seconds)}[/dim]")
+            else:
+                say_line(f"diagnose {name}: about {spoken(seconds)}")
 
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 
         settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column)
-        return diagnose(config, settings, dataset=_split(config, loaded), say=say)
+        return diagnose(config, settings, dataset=_split(config, loaded), say=say, estimate=estimate)
 
 
 def _show(result: Diagnosis, files: list[Path]) -> None:

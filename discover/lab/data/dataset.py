@@ -42,6 +42,10 @@ class Split:
             raise DataError(f"text must be bytes, uint8 [n, L], got {images.dtype} of shape {images.shape}")
         if images.ndim == 2 and not self.text and not np.issubdtype(images.dtype, np.floating):
             images = np.asarray(images).astype(np.float32)
+        if isinstance(images, np.ndarray) and images.dtype.kind == "f" and not np.isfinite(images).all():
+            row, column = np.argwhere(~np.isfinite(images))[0]
+            where = f"row {row}, column {column} (both count from 0)"
+            raise DataError(f"features must be finite numbers, got {images[row, column]} in {where}")
         if labels.ndim != 1 or len(labels) != len(images):
             raise DataError(f"labels must have shape [{len(images)}], one for each example, got {labels.shape}")
         if not np.issubdtype(labels.dtype, np.integer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -231,13 +232,24 @@ def _check_bad(bad: dict[str, str], where: Path, on_bad_image: str) -> None:
 
 
 def _shown(decoded: Iterator[Decoded], total: int | None, where: Path, progress: bool | None) -> Iterable[Decoded]:
-    """The same, with a progress bar on standard error where one is wanted."""
-    if not (sys.stderr.isatty() if progress is None else progress):
+    """The same, with a progress bar on standard error where one is wanted; without a terminal a line now and then."""
+    if progress is False:
         return decoded
+    if progress is None and not sys.stderr.isatty():
+        return _told(decoded, total, where)
     from rich.console import Console
     from rich.progress import track
 
     return track(decoded, f"decoding {where.name}", total, console=Console(stderr=True))
+
+
+def _told(decoded: Iterable[Decoded], total: int | None, where: Path) -> Iterator[Decoded]:
+    last = time.monotonic()
+    for number, one in enumerate(decoded, 1):
+        if time.monotonic() - last >= 10:
+            last = time.monotonic()
+            sys.stderr.write(f"decoding {where.name}: {number}{f' of {total}' if total else ''} pictures\n")
+        yield one
 
 
 # -- the whole --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
 import itertools
@@ -56,6 +57,17 @@ def picture_sides(path: str | os.PathLike[str], most: int = 50) -> list[int]:
             with Image.open(file, formats=readable()) as image:
                 sides.append(min(image.size))
     return sides
+
+
+def left_out(path: str | os.PathLike[str]) -> str:
+    """What lies in a folder and is no picture, in one line: files by their ending, and empty folders; else ""."""
+    others, empty = collections.Counter(), 0
+    for folder, folders, files in os.walk(path, followlinks=False):
+        empty += not folders and not files and Path(folder) != Path(path)
+        others.update(Path(file).suffix or file for file in files if not is_image(file) and not file.startswith("."))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in others.most_common(5))
+    said = [f"files that are no pictures that can be read: {kinds}"] if kinds else []
+    return "; ".join(said + ([f"empty folders: {empty}"] if empty else []))
 
 
 def _is_known(name: str) -> bool:

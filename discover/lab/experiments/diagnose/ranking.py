@@ -48,6 +48,7 @@ def diagnose(
     *,
     dataset: Dataset | None = None,
     say: Callable[[str], None] = lambda line: None,
+    estimate: Callable[[float], None] = lambda seconds: None,
 ) -> Diagnosis:
     """Ranks the clusterings of a data set by the share of the gradient's noise that lies between their clusters.
 
@@ -60,6 +61,7 @@ def diagnose(
       options: how much is measured.
       dataset: the data set, if it is there already; else images are read when they are asked for where that can be.
       say: takes one line of progress.
+      estimate: takes the seconds that it will take, about, before it starts.
 
     Raises:
       DataError: the data set does not have the column.
@@ -74,6 +76,7 @@ def diagnose(
             known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
             raise DataError(f"there is no column {column!r}: {known}")
     work = GradientSample(config, dataset, options)
+    estimate(work.estimated_seconds())
     say(f"gradients of {len(work.chosen)} examples at the start")
     grams = {"start": work.gram(work.start)}
     say(f"{options.warmup_steps} steps of warm-up")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from discover.lab.data import SOURCES, Dataset
-from discover.lab.data.sources.kinds import picture_sides
+from discover.lab.data.sources.kinds import left_out, picture_sides
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
 from discover.lab.experiments.presets.preset import Preset
@@ -49,6 +52,7 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         f"{config.name}: {summary}. Chosen for it: {model}, {training.steps} steps, "
         f"batches of {batches.groups} × {batches.group_size}, {len(training.seeds)} seeds; --set changes each"
     )
+    note = "\n".join([note, *_oddities(asked, dataset)])
     preset = Preset(
         name=config.name,
         summary=summary,
@@ -95,6 +99,20 @@ def suitable(dataset: Dataset, slow: bool) -> dict[str, Any]:
         "training.steps_per_dispatch": max(1, steps // 20),
         "training.on_nonfinite": "drop",
     }
+
+
+def _oddities(config: Config, dataset: Dataset) -> list[str]:
+    """What was left out, and what cannot be judged, a line each."""
+    path, lines = config.data.path, []
+    if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
+        lines.append(f"left out: {said}")
+    parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]
+    counts = np.bincount(np.concatenate(parts), minlength=dataset.num_classes)
+    single = [] if dataset.next_byte else np.flatnonzero(counts == 1).tolist()
+    if single:
+        names = ", ".join(dataset.class_names[one] for one in single[:5])
+        lines.append(f"classes of a single example, which nothing can be said about: {len(single)} ({names})")
+    return lines
 
 
 def describe_examples(dataset: Dataset) -> str:

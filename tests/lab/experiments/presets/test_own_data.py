@@ -76,6 +76,49 @@ def test_every_command_takes_a_path_and_names_its_run_after_it(scans, command, c
         assert "discover train scans.npz --optimizer discover --set clusters.by=column" in out
 
 
+def test_what_is_left_out_and_what_cannot_be_judged_is_counted_and_said(scans):
+    (scans / "pets" / "photo" / "fox").mkdir()
+    files.write_files(scans / "pets", {"photo/cat/a.heic": b"", "sketch/cat/b.heic": b"", "readme.md": b""})
+    files.write_files(scans / "pets", {"sketch/owl/0.png": files.picture("red")})
+    said = setting_of(str(scans / "pets"), ["data.layout=domain/class"]).note.splitlines()[1:]
+    assert said == [
+        "left out: files that are no pictures that can be read: 2 .heic, 1 .md; empty folders: 1",
+        "classes of a single example, which nothing can be said about: 1 (owl)",
+    ]
+
+
+def test_one_broken_picture_stops_a_command_unless_it_is_told_to_skip(scans, capsys, monkeypatch):
+    monkeypatch.chdir(scans)
+    (scans / "pets" / "photo" / "cat" / "bad.png").write_bytes(b"no picture")
+    arguments = ["train", "pets", "--layout", "domain/class", *QUICK]
+    assert call(*arguments) == 2
+    assert capsys.readouterr().err.endswith("leave such out: give --on-bad-image skip\n")
+    with pytest.warns(UserWarning, match="skipped 1 of 25 images"):
+        assert call(*arguments, "--on-bad-image", "skip") == 0
+
+
+def test_a_value_that_is_not_finite_is_found_when_loading(tmp_path, capsys):
+    features = np.ones((20, 4))
+    features[7, 2] = np.nan
+    np.savez(tmp_path / "scans.npz", images=features, labels=np.arange(20) % 2)
+    assert call("train", tmp_path / "scans.npz", "--out", tmp_path / "out") == 2
+    assert "got nan in row 7, column 2 (both count from 0)" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_terminal_a_line_of_progress_comes_at_intervals(capsys, monkeypatch):
+    from discover.lab.cli import console
+
+    now = iter(range(0, 10_000, 20))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
+    watcher = console.Watcher(None, "1/2 Discover ")
+    watcher.start(step=0, total_steps=100, members=3)
+    for step in (10, 20, 30):
+        watcher.advance(step=step, loss=1.5, accuracy=0.25, steps_per_second=0.5)
+    said = "1/2 Discover: step 20 of 100, loss 1.500, accuracy 25.0 %, 3 minutes to go"
+    assert capsys.readouterr().err.splitlines() == [said]
+
+
 def test_what_is_neither_a_preset_nor_a_path_is_told(tmp_path):
     for wrong, error, message in (
         ("digit", ValueError, "did you mean 'digits'"),
