@@ -98,13 +98,14 @@ def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> di
 
 
 def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
-    from discover.lab.cli.console import show_files, show_table, stdout
+    from discover.lab.cli.console import show_clusters, show_files, show_table, stdout
     from discover.lab.report import comparison_table, load_report, write_report
 
     written = write_report(load_report(directory))
     if quiet:
         return
     show_table(comparison_table(record["rows"], record["target_accuracy"], compact=True))
+    show_clusters(record["rows"])
     console = stdout()
     console.print(f"[dim]{record['note']}[/dim]", soft_wrap=not console.is_terminal)
     for line in remarks(record):

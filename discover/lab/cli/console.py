@@ -83,7 +83,17 @@ def show_written(report: Report, written: WrittenReport, title: str | None = Non
     from discover.lab.report import comparison_table
 
     show_table(comparison_table(report.rows, report.comparison.get("target_accuracy"), compact=True), title)
+    show_clusters(report.rows)
     show_files(written)
+
+
+def show_clusters(rows: list[dict[str, Any]]) -> None:
+    """Prints how each cluster fares, where that was measured."""
+    from discover.lab.report import cluster_table
+
+    table = cluster_table(rows, most=6)
+    if table is not None:
+        show_table(table, "Test accuracy by cluster")
 
 
 def show_files(written: WrittenReport) -> None:

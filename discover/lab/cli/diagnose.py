@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,7 +80,8 @@ def diagnose(
         write_json(path, result.to_json())
         figures = [path, *write_diagnosis_figure(path, folder.path)]
     if json_file != "-":
-        _show(result, figures)
+        place = shlex.quote(what) if config_file is None and what else f"--config {shlex.quote(str(config_file))}"
+        _show(result, figures, " ".join([place, *(f"--set {shlex.quote(text)}" for text in overrides)]))
     if save_clusters is not None:
         from discover.lab.experiments.diagnose.find_clusters import find_clusters
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions
@@ -132,7 +134,7 @@ def _measure(
         return diagnose(config, settings, dataset=_split(config, loaded), say=say, estimate=estimate)
 
 
-def _show(result: Diagnosis, files: list[Path]) -> None:
+def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
     from discover.lab.cli.console import show_grid, stdout
 
     facts, cells = result.facts, []
@@ -152,6 +154,10 @@ def _show(result: Diagnosis, files: list[Path]) -> None:
         console.print("\nWhat to do, in this order:", style="bold")
     for number, line in enumerate(facts["next"], 1):
         console.print(f"{number}. {line.strip()}", markup=False, soft_wrap=True)
+    if facts["next"]:
+        console.print("\nTo see who wins on these batches:", style="bold")
+        line = f"discover compare {setting} --optimizers momentum,muon,discover,discover_muon"
+        console.print(line, markup=False, soft_wrap=True)
     console.print("\nfiles: " + ", ".join(str(path) for path in files), markup=False, soft_wrap=True)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from discover.lab.data import Dataset
 from discover.lab.experiments.compare.comparison import Comparison, Entry, describe_batches, purity
-from discover.lab.experiments.compare.scores import choose_rate, first_steps, spreads
+from discover.lab.experiments.compare.scores import choose_rate, cluster_spreads, first_steps, spreads
 from discover.lab.experiments.compare.speed import measure_speed
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.deadline import Deadline
@@ -131,6 +131,7 @@ def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any
     config = entry.config.with_values({"optimizer.learning_rate": rate})
     first = chosen * len(comparison.seeds)
     extract_run(grid_dir, run_dir, range(first, first + len(comparison.seeds)), config.to_dict())
+    own = read_summary(run_dir) or {}
     # A finished grid is never resumed, and its members' states (a buffer per cluster each) are most of what it takes.
     shutil.rmtree(grid_dir / CHECKPOINTS, ignore_errors=True)
     return {
@@ -142,7 +143,8 @@ def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any
         "learning_rate": rate,
         "at_grid_edge": len(comparison.learning_rates) > 1 and chosen in (0, len(comparison.learning_rates) - 1),
         "grid": grid,
-        **spreads((read_summary(run_dir) or {})["final"], comparison.seeds),
+        **spreads(own["final"], comparison.seeds),
+        "clusters": cluster_spreads(own["members"]),
         "steps_to_target": {"values": first_steps(read_metrics(run_dir), comparison.seeds, comparison.target_accuracy)},
         "steps_per_second": summary.get("steps_per_second"),
         "train_seconds": summary.get("train_seconds"),

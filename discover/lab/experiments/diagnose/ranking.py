@@ -125,8 +125,8 @@ def diagnose(
         "warmup_steps": options.warmup_steps,
         "stages": list(STAGES),
         "measured": _as_drawn(work, grams["warm-up"]),
-        "summary": _summary(rows) + _about_composition(batches, candidates),
-        "next": what_to_do(_first(rows), batches.groups, batches.composition),
+        "summary": _summary(rows, _chosen(config, work)) + _about_composition(batches, candidates),
+        "next": what_to_do(_first(rows, _chosen(config, work)), batches.groups, batches.composition),
     }
     return Diagnosis(rows, facts)
 
@@ -237,14 +237,24 @@ def _is_given(row: Advice) -> bool:
     return not row.name.startswith(("k-means", "random"))
 
 
-def _first(rows: list[Advice]) -> Advice:
-    """The best clustering that is given, or else the best."""
-    return next(filter(_is_given, rows), rows[0])
+def _first(rows: list[Advice], chosen: str | None) -> Advice:
+    """The clustering that is trained with; or else the best that is given, or else the best."""
+    own = (row for row in rows if row.name == chosen)
+    return next(own, next(filter(_is_given, rows), rows[0]))
 
 
-def _summary(rows: list[Advice]) -> list[str]:
-    """A few sentences: the best clustering that is given, the best that was found, and the control."""
+def _chosen(config: Config, work: GradientSample) -> str | None:
+    """The name of the clustering that the user trains with, as the table has it; None if it is not among them."""
+    column = config.clusters.values_of
+    if column is not None:
+        return f"column {column}"
+    return work.classes if config.clusters.by == Config().clusters.by else None
+
+
+def _summary(rows: list[Advice], chosen: str | None) -> list[str]:
+    """A few sentences: the clustering that is trained with, the best that is given, the best found, the control."""
+    own = [row for row in rows if row.name == chosen]
     given = [row for row in rows if _is_given(row)]
     found = [row for row in rows if row.name.startswith("k-means")]
     control = [row for row in rows if row.name.startswith("random")]
-    return [part[0].text for part in (given, found, control) if part]
+    return list(dict.fromkeys(part[0].text for part in (own, given, found, control) if part))
