@@ -38,9 +38,11 @@ def check_at_least(name: str, value: Any, least: float) -> None:
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        if not isinstance(value, str | bytes):  # "0.1" would do here, and fail in the first step
+            return float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
+        pass
+    raise TypeError(f"{name} must be a number, got {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -53,6 +55,20 @@ def check_clusters(clusters: Any) -> None:
     """Raises unless it is a `Clusters`."""
     if not isinstance(clusters, Clusters):
         raise TypeError(f"clusters must be a discover.Clusters, got {type(clusters).__name__}; try Clusters.uniform(n)")
+
+
+def check_parameters(params: Any) -> None:
+    """Raises unless every parameter is an array of floating-point (or complex) numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = getattr(leaf, "dtype", None)
+        dtype = jnp.result_type(leaf) if isinstance(leaf, float | complex) else dtype
+        if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
+            where = jax.tree_util.keystr(path, simple=True, separator="/") or "the tree itself"
+            got = type(leaf).__name__ if dtype is None else f"dtype {dtype}"
+            raise TypeError(
+                f"parameters must be floating-point arrays, got {got} at {where}: set the others apart, with "
+                "nnx.split(model, nnx.Param, ...) or eqx.partition(model, eqx.is_inexact_array)"
+            )
 
 
 def is_zero(value: Any) -> bool:
@@ -73,7 +89,8 @@ def check_cluster_ids(cluster_ids: Any, num_groups: int) -> jax.Array:
     if cluster_ids is None:
         raise TypeError(
             "cluster_ids is missing: call tx.update(grads, state, params, cluster_ids=ids) "
-            "with one cluster id per group"
+            "with one cluster id per group (flax's TrainState.apply_gradients takes them and does not hand them on: "
+            "the page on models has a TrainState that does)"
         )
     ids = jnp.asarray(cluster_ids)
     if not jnp.issubdtype(ids.dtype, jnp.integer):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
 
-from discover.checks import check_choice, check_group_axis, check_group_sizes
+from discover.checks import check_choice, check_group_axis, check_group_sizes, check_parameters
 from discover.context import NO_CONTEXT, GroupTransformation
 from discover.direction import wide_dtype
 from discover.rule import with_offset
@@ -36,6 +36,7 @@ def group_value_and_grad(
 
     Raises:
       ValueError: if the mode is unknown or the batch's leaves disagree about G.
+      TypeError: if a parameter is no floating-point array.
 
     Example:
       >>> import jax.numpy as jnp
@@ -48,6 +49,7 @@ def group_value_and_grad(
     value_and_grad = jax.value_and_grad(loss_fn, has_aux=has_aux)
 
     def per_group(params: Any, batch: Any, *shared: Any, key: jax.Array | None = None) -> Any:
+        check_parameters(params)
         if matrix_dtype is not None:
             params = jax.tree.map(lambda p: p.astype(matrix_dtype) if jnp.ndim(p) > 1 else p, params)
         num_groups = _num_groups(batch)

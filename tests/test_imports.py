@@ -12,7 +12,7 @@ LABORATORY = LIBRARY | {
     "absl", "click", "filelock", "flax", "jaxlib", "jinja2", "joblib", "markupsafe", "matplotlib", "orbax", "PIL",
     "rich", "scipy", "sklearn", "typer",
 }  # fmt: skip
-EXTRAS = {"optuna", "altair", "vl_convert", "tensorboardX"}
+EXTRAS = {"optuna", "altair", "vl_convert", "tensorboardX", "pyarrow"}
 ALLOWED = {
     "cli": {"experiments", "report", "records", "text"},
     "experiments": {"training", "diagnostics", "theory", "data", "models", "records"},

@@ -12,7 +12,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from discover.checks import check_cluster_ids, check_group_axis, check_group_sizes, check_not_negative, is_zero
+from discover.checks import (
+    check_cluster_ids,
+    check_group_axis,
+    check_group_sizes,
+    check_not_negative,
+    check_parameters,
+    is_zero,
+)
 from discover.context import NO_CONTEXT, GroupTransformation, Move, Moved, Offset, Scalar
 from discover.groups import has_no_groups, without_groups
 from discover.nonfinite import skipping_nonfinite
@@ -57,6 +64,7 @@ def optimizer_from(
     done_to_it = [optax.with_extra_args_support(one) for one in then]
 
     def init(params):
+        check_parameters(params)
         return OptimizerState(
             direction.init(params), tuple(one.init(params) for one in done_to_it), jnp.zeros((), jnp.int32)
         )

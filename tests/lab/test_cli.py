@@ -354,3 +354,16 @@ def test_a_command_that_is_terminated_says_so_and_leaves_nothing_behind(tmp_path
     assert process.communicate(timeout=60)[1] == "discover: stopped\n"
     assert process.returncode == 143
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_words_of_the_command_line_name_what_can_be_typed_there(capsys, tmp_path):
+    from tests.lab.data.files import picture, write_files
+
+    names = [f"{domain}/{kind}/{k}.png" for domain in ("photo", "sketch") for kind in ("cat", "dog") for k in range(3)]
+    write_files(tmp_path / "pets", dict.fromkeys(names, picture("red")))
+    assert call("diagnose", tmp_path / "pets", "--out", tmp_path / "out") == 2
+    assert capsys.readouterr().err.endswith("is not said: give --layout domain/class\n")
+    given = ["--layout", "domain/class", "--out", tmp_path / "out"]
+    assert call("diagnose", tmp_path / "pets", *given, "--clusters", "domian") == 2
+    assert "there is no column 'domian': the columns are domain" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -152,3 +152,27 @@ def test_damping_clusters_are_a_number_of_clusters_and_go_with_damping(options, 
 def test_a_tail_fraction_that_is_no_number_is_named():
     with pytest.raises(TypeError, match="tail_fraction must be a number, got 'x'"):
         discover.igt_momentum(0.1, tail_fraction="x")
+
+
+def test_a_learning_rate_that_is_text_is_refused_at_construction():
+    with pytest.raises(TypeError, match=r"learning_rate must be a number, got '0.1'"):
+        discover.discover("0.1", discover.Clusters.uniform(2))
+
+
+@pytest.mark.parametrize("leaf", [jnp.arange(3), np.arange(3), jnp.array(True), jax.nn.relu, 3])
+def test_parameters_that_cannot_be_trained_are_refused_with_their_place(leaf):
+    params = {"layer": {"w": jnp.ones(3), "n": leaf}}
+    sentence = "parameters must be floating-point arrays, got .* at layer/n: set the others apart"
+    with pytest.raises(TypeError, match=sentence):
+        discover.discover(0.1, discover.Clusters.uniform(2)).init(params)
+    with pytest.raises(TypeError, match=sentence):
+        discover.group_value_and_grad(lambda p, x: jnp.sum(x))(params, jnp.ones((2, 3)))
+
+
+def test_ids_that_flax_dropped_are_told_so():
+    from flax.training import train_state
+
+    tx = discover.discover(0.1, discover.Clusters.uniform(2))
+    state = train_state.TrainState.create(apply_fn=None, params={"w": jnp.zeros(3)}, tx=tx)
+    with pytest.raises(TypeError, match=r"cluster_ids is missing.*TrainState.apply_gradients takes them"):
+        state.apply_gradients(grads={"w": jnp.ones((2, 3))}, cluster_ids=jnp.array([0, 1]))

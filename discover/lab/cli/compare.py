@@ -12,7 +12,7 @@ from discover.lab.cli.errors import stoppable
 
 
 def compare(
-    preset: options.PresetArgument = None,
+    preset: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     optimizers: options.OptimizersOption = None,
     learning_rates: Annotated[
@@ -24,6 +24,11 @@ def compare(
     control: Annotated[bool, typer.Option(help="Also train momentum on shuffled batches.")] = True,
     seeds: options.SeedsOption = None,
     data: options.DataOption = None,
+    layout: options.LayoutOption = None,
+    label: options.LabelOption = None,
+    clusters: options.ClustersOption = None,
+    image_size: options.ImageSizeOption = None,
+    on_bad_image: options.OnBadImageOption = None,
     track_variance: options.TrackVarianceOption = None,
     settings: options.SetOption = None,
     out: Annotated[
@@ -38,23 +43,26 @@ def compare(
     Run the same command again to continue a comparison that was stopped.
     """
     from discover.lab.experiments.compare.comparison import make_comparison
+    from discover.lab.experiments.presets.what import data_overrides
 
-    chosen = options.chosen_preset(preset, config_file, default="digits")
+    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
+    overrides = options.as_overrides(settings, data, seeds, track_variance, own)
+    chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides, default="digits")
     comparison = make_comparison(
         chosen,
         optimizers=options.split_list(optimizers),
         learning_rates=options.split_numbers("--learning-rates", learning_rates),
         target_accuracy=target,
         control=control,
-        overrides=options.as_overrides(settings, data, seeds, track_variance),
+        overrides=overrides,
     )
     directory = out or options.run_folder("compare", chosen.name)
-    record = _train(comparison, directory, overwrite)
+    record = _train(comparison, directory, overwrite, loaded)
     _show(record, directory, quiet=json_file == "-")
     options.write_result(json_file, record)
 
 
-def _train(comparison: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
+def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> dict[str, Any]:
     from discover.lab.cli.console import Watcher, live_bars
     from discover.lab.report.style import series_name
 
@@ -83,20 +91,21 @@ def _train(comparison: Any, directory: Path, overwrite: bool) -> dict[str, Any]:
         from discover.lab.experiments.compare.train import compare as train
 
         with stoppable(directory):
-            record = train(comparison, directory, progress=watch, message=tell, overwrite=overwrite)
+            record = train(comparison, directory, progress=watch, message=tell, overwrite=overwrite, loaded=loaded)
         if timing:
             timing.pop().close("[green]done[/green]")
         return record
 
 
 def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
-    from discover.lab.cli.console import show_files, show_table, stdout
+    from discover.lab.cli.console import show_clusters, show_files, show_table, stdout
     from discover.lab.report import comparison_table, load_report, write_report
 
     written = write_report(load_report(directory))
     if quiet:
         return
     show_table(comparison_table(record["rows"], record["target_accuracy"], compact=True))
+    show_clusters(record["rows"])
     console = stdout()
     console.print(f"[dim]{record['note']}[/dim]", soft_wrap=not console.is_terminal)
     for line in remarks(record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
 
 WIDE = 120
 """Characters from which on a line has room for everything that is known about a run."""
+
+
+BETWEEN_LINES = 30.0
+"""Seconds between two lines of progress where there is no terminal to draw in."""
+
+
+def spoken(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> spoken(50), spoken(400)
+    ('50 seconds', '7 minutes')
+    """
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
 def stdout() -> Console:
@@ -80,7 +94,17 @@ def show_written(report: Report, written: WrittenReport, title: str | None = Non
     from discover.lab.report import comparison_table
 
     show_table(comparison_table(report.rows, report.comparison.get("target_accuracy"), compact=True), title)
+    show_clusters(report.rows)
     show_files(written)
+
+
+def show_clusters(rows: list[dict[str, Any]]) -> None:
+    """Prints how each cluster fares, where that was measured."""
+    from discover.lab.report import cluster_table
+
+    table = cluster_table(rows, most=6)
+    if table is not None:
+        show_table(table, "Test accuracy by cluster")
 
 
 def show_files(written: WrittenReport) -> None:
@@ -150,11 +174,13 @@ class Watcher:
     def __init__(self, bars: Bars | None, name: str, status: str = "[dim]compiling[/dim]"):
         self._bars, self._name = bars, printable(name)
         self._task: Any = None
+        self._told, self._total = time.monotonic(), 0
         self._validation: float | None = None
         if bars is not None:
             self._task = bars.add_task(self._name, total=None, status=status, completed=0)
 
     def start(self, *, step: int, total_steps: int, members: int) -> None:
+        self._total = total_steps
         if self._bars is not None:
             note = f"[dim]compiling ({members} networks at once)[/dim]" if members > 1 else "[dim]compiling[/dim]"
             self._bars.update(self._task, total=total_steps, completed=step, status=note)
@@ -169,6 +195,11 @@ class Watcher:
                     shown += f"  val {100 * self._validation:5.1f}%"
                 shown += f"  {steps_per_second:,.0f} steps/s"
             self._bars.update(self._task, completed=step, status=shown)
+        elif time.monotonic() - self._told >= BETWEEN_LINES:
+            self._told = time.monotonic()
+            left = (self._total - step) / steps_per_second if steps_per_second else 0
+            done = f"step {step} of {self._total}, loss {loss:.3f}, accuracy {100 * accuracy:.1f} %"
+            say(f"{self._name.strip()}: {done}, {spoken(left)} to go")
 
     def evaluated(self, *, step: int, split: str, loss: float, accuracy: float) -> None:
         if split == "validation":

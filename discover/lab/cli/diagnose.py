@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from discover.lab.cli import options
-from discover.lab.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from discover.lab.data import Dataset
     from discover.lab.experiments.config.config import Config
     from discover.lab.experiments.diagnose.ranking import Diagnosis
 
 
 def diagnose(
-    what: Annotated[
-        str | None,
-        typer.Argument(metavar="[PRESET|DATA]", help="A preset, a data set's name, an image folder or an .npz file."),
-    ] = None,
+    what: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     groups: Annotated[
         int | None, typer.Option("--groups", metavar="G", help="Cluster-pure groups per batch, as you will draw them.")
@@ -50,6 +49,11 @@ def diagnose(
         ),
     ] = None,
     data: options.DataOption = None,
+    layout: options.LayoutOption = None,
+    label: options.LabelOption = None,
+    clusters: options.ClustersOption = None,
+    image_size: options.ImageSizeOption = None,
+    on_bad_image: options.OnBadImageOption = None,
     settings: options.SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/diagnose-NAME.")
@@ -57,21 +61,18 @@ def diagnose(
     json_file: options.JsonOption = None,
 ) -> None:
     """Rank clusterings by the gradient noise that Discover could remove, with advice on beta, nu and memory."""
-    overrides = options.as_overrides(settings, data)
+    from discover.lab.experiments.presets.what import data_overrides
+
+    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
+    overrides = options.as_overrides(settings, data, own=own)
     overrides += [f"batches.groups={groups}"] if groups is not None else []
     overrides += [f"batches.group_size={group_size}"] if group_size is not None else []
-    from discover.lab.experiments.presets.what import configuration_of
-
-    if what is None or config_file is not None:
-        chosen = options.chosen_preset(what, config_file)
-        config, name = chosen.config, chosen.name
-    else:
-        config, name = configuration_of(what)
-    config = config.override(overrides).check()
+    chosen, loaded, _ = options.chosen_setting(what, config_file, overrides)
+    config, name = chosen.config.override(overrides).check(), chosen.name
     from discover.lab.experiments.folder import Folder
 
     with Folder(out or options.run_folder("diagnose", name)).claim() as folder:
-        result = _measure(config, name, column, sample, warmup)
+        result = _measure(config, name, loaded, column, sample, warmup)
         from discover.lab.records import write_json
         from discover.lab.report.diagnosis import write_diagnosis_figure
 
@@ -79,13 +80,15 @@ def diagnose(
         write_json(path, result.to_json())
         figures = [path, *write_diagnosis_figure(path, folder.path)]
     if json_file != "-":
-        _show(result, figures)
+        place = shlex.quote(what) if config_file is None and what else f"--config {shlex.quote(str(config_file))}"
+        _show(result, figures, " ".join([place, *(f"--set {shlex.quote(text)}" for text in overrides)]))
     if save_clusters is not None:
         from discover.lab.experiments.diagnose.find_clusters import find_clusters
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions
 
-        number = max(row.num_clusters for row in result.rows if "classes" in row.name)
-        found = find_clusters(config, number, options=DiagnosisOptions(warmup_steps=warmup))
+        number = max(row.num_clusters for row in result.rows if row.name.startswith("random"))
+        settled = DiagnosisOptions(warmup_steps=warmup)
+        found = find_clusters(config, number, options=settled, dataset=_split(config, loaded))
         path = found.save(save_clusters)
         if json_file != "-":
             use = f"--set clusters.by=file --set clusters.path={path}"
@@ -93,25 +96,45 @@ def diagnose(
     options.write_result(json_file, result.to_json())
 
 
-def _measure(config: Config, name: str, column: str | None, sample: int, warmup: int) -> Diagnosis:
-    from discover.lab.cli.console import live_bars
+def _split(config: Config, loaded: Dataset | None) -> Dataset | None:
+    """The data set with its validation split set aside; None where it is yet to be read."""
+    if loaded is None:
+        return None
+    from discover.lab.experiments.run.build import build_data
 
+    return build_data(config, loaded=loaded)
+
+
+def _measure(
+    config: Config, name: str, loaded: Dataset | None, column: str | None, sample: int, warmup: int
+) -> Diagnosis:
+    from discover.lab.cli.console import BETWEEN_LINES, live_bars, spoken
+    from discover.lab.cli.console import say as say_line
+
+    told = [time.monotonic()]
     with live_bars() as bars:
         task = None if bars is None else bars.add_task(f"diagnose {name}", total=None, status="[dim]loading[/dim]")
 
         def say(line: str) -> None:
             if bars is not None and task is not None:
                 bars.update(task, status=line)
+            elif time.monotonic() - told[-1] >= BETWEEN_LINES:
+                told.append(time.monotonic())
+                say_line(f"diagnose {name}: {line}")
+
+        def estimate(seconds: float) -> None:
+            if bars is not None:
+                bars.console.print(f"[dim]diagnose {name}: about {spoken(seconds)}[/dim]")
+            else:
+                say_line(f"diagnose {name}: about {spoken(seconds)}")
 
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 
-        try:
-            return diagnose(config, DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column), say=say)
-        except ValueError as error:
-            raise CommandError(str(error)) from None
+        settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column)
+        return diagnose(config, settings, dataset=_split(config, loaded), say=say, estimate=estimate)
 
 
-def _show(result: Diagnosis, files: list[Path]) -> None:
+def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
     from discover.lab.cli.console import show_grid, stdout
 
     facts, cells = result.facts, []
@@ -131,6 +154,10 @@ def _show(result: Diagnosis, files: list[Path]) -> None:
         console.print("\nWhat to do, in this order:", style="bold")
     for number, line in enumerate(facts["next"], 1):
         console.print(f"{number}. {line.strip()}", markup=False, soft_wrap=True)
+    if facts["next"]:
+        console.print("\nTo see who wins on these batches:", style="bold")
+        line = f"discover compare {setting} --optimizers momentum,muon,discover,discover_muon"
+        console.print(line, markup=False, soft_wrap=True)
     console.print("\nfiles: " + ", ".join(str(path) for path in files), markup=False, soft_wrap=True)
 
 

@@ -83,7 +83,7 @@ def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError):
             return _fail(describe_os_error(error), BAD_INPUT)
         if isinstance(code, int):
-            return _fail(str(error), code)
+            return _fail(getattr(error, "on_command_line", str(error)), code)
         return _fail(describe_unexpected(error), BAD_INPUT)
 
 

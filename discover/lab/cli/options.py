@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from discover.lab.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from discover.lab.experiments.presets.preset import Preset
+    from discover.lab.experiments.presets.what import Setting
 
 
 def check_writable(target: str | None) -> str | None:
@@ -47,6 +48,15 @@ def _above_zero(param: typer.CallbackParam, value: float | None) -> float | None
 PresetArgument = Annotated[
     str | None, typer.Argument(metavar="[PRESET]", help="See `discover presets`; or give --config.", show_default=False)
 ]
+WhatArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PRESET|PATH]",
+        help="A preset (see `discover presets`), or your data: a folder or tar of pictures or text, .npz, .csv, "
+        ".parquet; or give --config.",
+        show_default=False,
+    ),
+]
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="A setting of your own, .toml or .json, in place of a preset."),
@@ -79,6 +89,48 @@ SeedsOption = Annotated[
 ]
 DataOption = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the data set is, for those read from disk.")
+]
+_YOURS = "Your own data"
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="A/B",
+        help="Names of the levels of nested folders, e.g. domain/class; `class` is the label, the others are columns.",
+        rich_help_panel=_YOURS,
+    ),
+]
+LabelOption = Annotated[
+    str | None,
+    typer.Option("--label", metavar="NAME", help="The level or column that is the label.", rich_help_panel=_YOURS),
+]
+ClustersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--clusters",
+        metavar="NAME",
+        help="The level or column that makes the clusters; or classes, random, kmeans, none.",
+        rich_help_panel=_YOURS,
+    ),
+]
+ImageSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--image-size",
+        metavar="PIXELS",
+        help="Cut pictures square and resize them to this side.",
+        callback=at_least(1),
+        rich_help_panel=_YOURS,
+    ),
+]
+OnBadImageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-bad-image",
+        metavar="error|skip",
+        help="What to do about a picture that cannot be read; default: error.",
+        rich_help_panel=_YOURS,
+    ),
 ]
 MinutesOption = Annotated[
     float | None,
@@ -114,6 +166,21 @@ def chosen_preset(name: str | None, file: Path | None, default: str | None = Non
     return get_preset(name or default or "")
 
 
+def chosen_setting(
+    what: str | None, file: Path | None, overrides: Sequence[str], default: str | None = None
+) -> Setting:
+    """The setting of a preset, of a path, or of a ``--config`` file; what was chosen for one's own data is said."""
+    from discover.lab.cli.console import say
+    from discover.lab.experiments.presets.what import Setting, setting_of
+
+    if what is None or file is not None:
+        return Setting(chosen_preset(what, file, default))
+    setting = setting_of(what, overrides)
+    if setting.note:
+        say(setting.note)
+    return setting
+
+
 def run_folder(*parts: str) -> Path:
     """Where a command puts its results unless told otherwise.
 
@@ -124,10 +191,14 @@ def run_folder(*parts: str) -> Path:
 
 
 def as_overrides(
-    settings: list[str] | None, data: str | None, seeds: int | None = None, track_variance: str | None = None
+    settings: list[str] | None,
+    data: str | None,
+    seeds: int | None = None,
+    track_variance: str | None = None,
+    own: Sequence[str] = (),
 ) -> list[str]:
-    """The ``--set`` texts, preceded by what ``--data``, ``--seeds`` and ``--track-variance`` stand for."""
-    result = []
+    """The ``--set`` texts, preceded by what ``--data``, ``--seeds``, ``--track-variance`` and ``own`` stand for."""
+    result = [*own]
     if track_variance is not None:
         number = track_variance.removeprefix("every=")
         if not number.isdigit() or int(number) < 1:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    preset: options.PresetArgument = None,
+    preset: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     optimizer: options.OptimizerOption = None,
     search: Annotated[
@@ -41,6 +41,11 @@ def sweep(
     minutes: options.MinutesOption = None,
     seeds: options.SeedsOption = None,
     data: options.DataOption = None,
+    layout: options.LayoutOption = None,
+    label: options.LabelOption = None,
+    clusters: options.ClustersOption = None,
+    image_size: options.ImageSizeOption = None,
+    on_bad_image: options.OnBadImageOption = None,
     settings: options.SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/sweep-PRESET-NAME.")
@@ -52,12 +57,14 @@ def sweep(
     Run the same command again to continue a sweep that was stopped or killed, or beside another to share the work.
     """
     from discover.lab.cli.console import say
+    from discover.lab.experiments.presets.what import data_overrides
     from discover.lab.experiments.sweep.search import make_search
 
+    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
     if storage is not None and search != "tpe":
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
-    overrides = options.as_overrides(settings, data, seeds)
-    chosen = options.chosen_preset(preset, config_file)
+    overrides = options.as_overrides(settings, data, seeds, own=own)
+    chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides)
     settled = make_search(
         chosen,
         optimizer or chosen.config.optimizer.name,
@@ -75,8 +82,10 @@ def sweep(
     from discover.lab.experiments.sweep.train import sweep as train
 
     with stoppable(directory):
-        record = train(settled, directory, storage=storage, minutes=minutes, say=lambda trial: say(describe(trial)))
-    setting = chosen.name if config_file is None else f"--config {shlex.quote(str(config_file))}"
+        record = train(
+            settled, directory, storage=storage, minutes=minutes, say=lambda trial: say(describe(trial)), loaded=loaded
+        )
+    setting = shlex.quote(preset or "") if config_file is None else f"--config {shlex.quote(str(config_file))}"
     _show(record, settled, directory, setting, overrides, quiet=json_file == "-")
     options.write_result(json_file, record)
 

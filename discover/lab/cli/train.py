@@ -14,7 +14,7 @@ _PANEL = "Several devices and hosts"
 
 
 def train(
-    preset: options.PresetArgument = None,
+    preset: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     optimizer: options.OptimizerOption = None,
     learning_rate: Annotated[
@@ -22,6 +22,11 @@ def train(
     ] = None,
     seeds: options.SeedsOption = None,
     data: options.DataOption = None,
+    layout: options.LayoutOption = None,
+    label: options.LabelOption = None,
+    clusters: options.ClustersOption = None,
+    image_size: options.ImageSizeOption = None,
+    on_bad_image: options.OnBadImageOption = None,
     track_variance: options.TrackVarianceOption = None,
     settings: options.SetOption = None,
     out: Annotated[
@@ -67,17 +72,22 @@ def train(
 
     if resume and overwrite:
         raise CommandError("--resume and --overwrite exclude each other")
-    chosen = options.chosen_preset(preset, config_file)
+    from discover.lab.experiments.presets.what import data_overrides
+
+    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
+    overrides = options.as_overrides(settings, data, seeds, track_variance, own)
+    chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides)
     name = optimizer or chosen.config.optimizer.name
     # A preset may drop members that diverge, for grids; who trains one setting wants to know at once.
     config = chosen.config_for(name).with_values({"training.on_nonfinite": "stop"})
-    config = config.override(options.as_overrides(settings, data, seeds, track_variance))
+    config = config.override(overrides)
     if learning_rate is not None:
         config = config.with_values({"optimizer.learning_rate": learning_rate})
     config = config.check()
     directory = out or options.run_folder(chosen.name, name)
     with live_bars() as bars:
         watcher = Watcher(bars, f"{chosen.name} {name}")
+        from discover.lab.experiments.run.build import build_data
         from discover.lab.experiments.run.run import run
         from discover.lab.experiments.run.team import Team
 
@@ -92,6 +102,7 @@ def train(
                 progress=watcher,
                 tensorboard=tensorboard,
                 team=team,
+                dataset=None if loaded is None else build_data(config, loaded=loaded),
             )
     if team is not None and not team.first:
         return  # the first process shows the results of all

@@ -20,15 +20,17 @@ class Split:
     """Examples with their labels, and any further columns that say something about each example.
 
     Attributes:
-        images: uint8 [n, H, W, C], or float features [n, d]: an array, or `LazyExamples`, which are
-            read when they are asked for.
+        images: uint8 [n, H, W, C], float features [n, d], or the bytes of text, uint8 [n, L]: an array, or
+            `LazyExamples`, which are read when they are asked for.
         labels: int32 [n], the class of each example.
         columns: further arrays [n, …] by name, for example a superclass, a domain or an embedding.
+        text: whether the examples are text; where one is shorter than L, zeros follow it.
     """
 
     images: Examples
     labels: NDArray[np.int32]
     columns: Mapping[str, NDArray] = field(default_factory=dict)
+    text: bool = False
 
     def __post_init__(self):
         images = self.images if isinstance(self.images, LazyExamples) else np.asarray(self.images)
@@ -37,8 +39,14 @@ class Split:
             raise DataError(f"images must have shape [n, H, W, C] or [n, d], got {images.shape}")
         if images.ndim == 4 and images.dtype != np.uint8:
             raise DataError(f"images of shape [n, H, W, C] must be uint8, got {images.dtype}")
-        if images.ndim == 2 and not np.issubdtype(images.dtype, np.floating):
+        if self.text and (images.ndim != 2 or images.dtype != np.uint8):
+            raise DataError(f"text must be bytes, uint8 [n, L], got {images.dtype} of shape {images.shape}")
+        if images.ndim == 2 and not self.text and not np.issubdtype(images.dtype, np.floating):
             images = np.asarray(images).astype(np.float32)
+        if isinstance(images, np.ndarray) and images.dtype.kind == "f" and not np.isfinite(images).all():
+            row, column = np.argwhere(~np.isfinite(images))[0]
+            where = f"row {row}, column {column} (both count from 0)"
+            raise DataError(f"features must be finite numbers, got {images[row, column]} in {where}")
         if labels.ndim != 1 or len(labels) != len(images):
             raise DataError(f"labels must have shape [{len(images)}], one for each example, got {labels.shape}")
         if not np.issubdtype(labels.dtype, np.integer):
@@ -69,12 +77,12 @@ class Split:
         indices = np.asarray(indices)
         columns = {name: values[indices] for name, values in self.columns.items()}
         images = self.images.take(indices) if isinstance(self.images, LazyExamples) else self.images[indices]
-        return Split(images, self.labels[indices], columns)
+        return Split(images, self.labels[indices], columns, self.text)
 
     def hold(self, indices: NDArray[np.integer]) -> Split:
         """The same examples, of which the images of those at `indices` (sorted) are held in memory and no others."""
         images = self.images if isinstance(self.images, LazyExamples) else LazyExamples.of_array(self.images)
-        return Split(images.hold(indices), self.labels, self.columns)
+        return Split(images.hold(indices), self.labels, self.columns, self.text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +96,7 @@ class Dataset:
         num_classes: the number of classes.
         class_names: the name of each class.
         validation: the examples to choose hyperparameters by, if `split_validation` set some aside.
+        next_byte: whether what is learned of a text is each next byte, and not its label.
     """
 
     name: str
@@ -96,8 +105,11 @@ class Dataset:
     num_classes: int
     class_names: tuple[str, ...] = ()
     validation: Split | None = None
+    next_byte: bool = False
 
     def __post_init__(self):
+        if self.next_byte and not (self.train.text and self.num_classes == 256):
+            raise DataError(f"the next byte is one of 256, of text, got {self.num_classes} classes")
         if self.num_classes < 1:
             raise DataError(f"num_classes must be at least 1, got {self.num_classes}")
         names = tuple(printable(str(name)) for name in self.class_names or range(self.num_classes))

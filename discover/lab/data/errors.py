@@ -6,12 +6,22 @@ from discover.lab.text import printable
 
 
 class DataError(ValueError):
-    """Something about the data, its files or its clusters is not as it must be; one line, whatever names are in it."""
+    """Something about the data, its files or its clusters is not as it must be; one line, whatever names are in it.
+
+    Args:
+        message: what, in one line.
+        remedy: an option of `load` that would put it right, and a value for it; the message ends with it.
+    """
 
     exit_code = 2
 
-    def __init__(self, message: str):
-        super().__init__(printable(message))
+    def __init__(self, message: str, **remedy: object):
+        given = ", ".join(f"{name}={value!r}" for name, value in remedy.items())
+        self.remedy = remedy
+        super().__init__(printable(f"{message}: give {given}" if remedy else message))
+        typed = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in remedy.items())
+        self.on_command_line = printable(f"{message}: give {typed}" if remedy else message)
+        """The same in the words of the command line, where options are spelt differently."""
 
 
 class DatasetNotFoundError(DataError):

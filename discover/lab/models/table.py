@@ -26,11 +26,13 @@ class Model(Made):
             takes the shape of an example and the number of classes, then options by name.
         casts_weights_first: whether its weights are cast to the dtype of the computation before anything else is done
             with them, so that their gradients have that precision anyway.
+        reads_text: whether its examples are text, and nothing else; None: whatever they are.
     """
 
-    given = ("rngs", "dtype", "conv_general_dilated")
+    given = ("rngs", "dtype", "conv_general_dilated", "next_byte")
 
     casts_weights_first: bool = False
+    reads_text: bool | None = False
 
     @cached_property
     def arguments(self) -> Mapping[str, inspect.Parameter]:
@@ -46,8 +48,9 @@ MODELS: Table[Model] = Table(
         Model("cnn", "discover.lab.models.small:CNN", True),
         Model("wide_resnet", "discover.lab.models.wide_resnet:WideResNet", True),
         Model("resnet", "discover.lab.models.resnet:ResNet"),  # standardizes its weights in float32
+        Model("transformer", "discover.lab.models.transformer:Transformer", True, reads_text=True),
     ),
-    from_path=lambda path: Model(path, path),
+    from_path=lambda path: Model(path, path, reads_text=None),
 )
 """Every model, in the order in which they are listed."""
 
@@ -59,6 +62,7 @@ def build_network(
     *,
     dtype: DTypeLike = jnp.float32,
     conv_general_dilated: ConvFn | None = None,
+    next_byte: bool = False,
     **options: Any,
 ) -> Network:
     """Makes a model by name.
@@ -69,6 +73,7 @@ def build_network(
         num_classes: outputs.
         dtype: of the computation; parameters are float32.
         conv_general_dilated: what every convolution calls in place of ``jax.lax.conv_general_dilated``.
+        next_byte: whether a model of text is to give logits for each next byte.
         options: those of the model, such as `depth`, `width` and `dropout`; None means its own default.
 
     Raises:
@@ -94,6 +99,10 @@ def build_network(
         raise ValueError(f"model {name!r} takes no dtype, and so computes in float32 only, got {jnp.dtype(dtype)}")
     if "conv_general_dilated" in model.parameters:
         options["conv_general_dilated"] = conv_general_dilated
+    if "next_byte" in model.parameters:
+        options["next_byte"] = next_byte
+    elif next_byte:
+        raise ValueError(f"model {name!r} does not guess the next byte of a text: set model.name=transformer")
     make = model.make
     if "rngs" in model.parameters:
         return as_network(lambda rngs: make(input_shape, num_classes, **options, rngs=rngs))

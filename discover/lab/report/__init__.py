@@ -14,7 +14,7 @@ from pathlib import Path
 from discover.lab.report.figures import write_figures
 from discover.lab.report.load import RecordsError, Report, RunRecord, load_report, load_run
 from discover.lab.report.page import write_page
-from discover.lab.report.tables import Table, comparison_table
+from discover.lab.report.tables import Table, cluster_table, comparison_table
 from discover.lab.report.variance import write_tracked_variance
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "RunRecord",
     "Table",
     "WrittenReport",
+    "cluster_table",
     "comparison_table",
     "load_report",
     "load_run",

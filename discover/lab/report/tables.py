@@ -53,6 +53,41 @@ def comparison_table(rows: list[dict[str, Any]], target: float | None = None, *,
     )
 
 
+def worst_cluster(row: dict[str, Any]) -> str | None:
+    """The cluster with the lowest mean test accuracy; None where the row has none."""
+    means = {name: (one.get("accuracy") or {}).get("mean") for name, one in (row.get("clusters") or {}).items()}
+    known = {name: mean for name, mean in means.items() if mean is not None}
+    return min(known, key=known.__getitem__, default=None)
+
+
+def cluster_table(rows: list[dict[str, Any]], most: int = 10) -> Table | None:
+    """Test accuracy by cluster, the worst named first; None where no row has any.
+
+    Args:
+        rows: of ``comparison.json``.
+        most: clusters that are shown each in a column; of more, only the worst.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row.get("clusters") or {}))
+    judged = [row for row in rows if worst_cluster(row) is not None]
+    if not judged:
+        return None
+    shown = names if len(names) <= most else []
+
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
+        found, worst = row["clusters"], worst_cluster(row) or ""
+        own = [accuracy(found.get(name, {}).get("accuracy")) or MISSING for name in shown]
+        one = accuracy(found[worst]["accuracy"]) or MISSING
+        loss = _spread(found[worst]["loss"]) or MISSING
+        return (series_name(str(row["label"])), worst, one, loss, *own)
+
+    return Table(
+        headers=("optimizer", "worst cluster", "its accuracy", "its loss", *shown),
+        rows=tuple(cells(row) for row in judged),
+        labels=tuple(str(row["label"]) for row in judged),
+        best=_best(judged),
+    )
+
+
 def accuracy(spread: dict[str, Any] | None) -> str | None:
     """``95.1 ± 0.4 %`` from a recorded mean and standard deviation of a fraction."""
     text = _spread(spread, scale=100.0, digits=1)

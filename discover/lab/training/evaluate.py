@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from discover.lab.training.devices import Devices
-from discover.lab.training.step import StepMetrics
+from discover.lab.training.step import StepMetrics, by_example
 
 Evaluate = Callable[[Any, jax.Array, jax.Array], StepMetrics]
 """``evaluate(params, images, labels)``."""
@@ -28,13 +28,16 @@ def make_evaluate(
 
     def sums(params: Any, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
         logits = apply(params, scale(images))
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
-        return jnp.sum(jnp.where(labels >= 0, losses, 0)), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+        # A network that answers for every byte of a text is asked for these bytes.
+        targets = jnp.maximum(labels, 0) if logits.ndim == 2 else images.astype(jnp.int32)
+        losses = by_example(optax.softmax_cross_entropy_with_integer_labels(logits, targets))
+        right = by_example(jnp.argmax(logits, axis=-1) == targets)
+        return jnp.sum(jnp.where(labels >= 0, losses, 0)), jnp.sum(jnp.where(labels >= 0, right, 0))
 
     @devices.sum_of_parts
     def totals(params: Any, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | int]:
         whole = len(labels) // batch_size * batch_size
-        loss, right = jnp.zeros(()), jnp.zeros((), jnp.int32)
+        loss, right = jnp.zeros(()), jnp.zeros(())
         if whole:
             batches = (
                 images[:whole].reshape(-1, batch_size, *images.shape[1:]),

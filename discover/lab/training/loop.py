@@ -6,9 +6,9 @@ The loop knows nothing of data sets, models or optimizers: it calls compiled pro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,15 @@ class LoopSettings:
         return min([self.total_steps, *((step // period + 1) * period for period in periods if period)])
 
 
+class ClusterPart(NamedTuple):
+    """Examples of one cluster, filled up with others of label −1, which do not count."""
+
+    name: str
+    size: int
+    images: jax.Array
+    labels: jax.Array
+
+
 @dataclass(frozen=True)
 class LoopData:
     """The data on the device."""
@@ -54,6 +63,7 @@ class LoopData:
     images: jax.Array  # the training examples, [n, ...]
     splits: Mapping[str, tuple[jax.Array, jax.Array]]  # evaluated periodically and at the end
     final_splits: Mapping[str, tuple[jax.Array, jax.Array]]  # evaluated at the end only
+    clusters: Sequence[ClusterPart] = ()  # of the test split, evaluated at the end, one by one
 
 
 @dataclass
@@ -146,7 +156,21 @@ def train(
             accuracy = float(np.mean(metrics.accuracy[alive]))
             progress.evaluated(step=step, split=name, loss=float(np.mean(metrics.loss[alive])), accuracy=accuracy)
             score = accuracy if score is None else score
+        if step == total:
+            judge_clusters()
         return score
+
+    def judge_clusters() -> None:
+        sums: dict[str, tuple[int, Any]] = {}
+        for part in data.clusters:
+            metrics = jax.tree.map(np.asarray, programs.evaluate(state, part.images, part.labels))
+            # Means over the whole part, in which the examples that fill it up count as nothing.
+            own = jax.tree.map(lambda mean, part=part: mean * len(part.labels), metrics)
+            size, before = sums.get(part.name, (0, None))
+            added = own if before is None else jax.tree.map(np.add, before, own)
+            sums[part.name] = (size + part.size, added)
+        for name, (size, added) in sums.items():
+            log.evaluated(step, "test", jax.tree.map(lambda total, size=size: total / size, added), cluster=name)
 
     def save(score: float | None) -> None:
         if checkpoints is None:

@@ -59,11 +59,12 @@ class MemberLog:
                 self._pending = []
         return fresh
 
-    def evaluated(self, step: int, split: str, metrics: StepMetrics) -> None:
-        """Takes an evaluation, arrays [M]."""
+    def evaluated(self, step: int, split: str, metrics: StepMetrics, cluster: str | None = None) -> None:
+        """Takes an evaluation, arrays [M]; of the examples of one cluster, if it is named."""
+        kind = {"kind": "eval"} if cluster is None else {"kind": "cluster", "cluster": cluster}
         self.write(
             [
-                {"kind": "eval", "split": split, **label, "step": step}
+                {**kind, "split": split, **label, "step": step}
                 | {"loss": float(metrics.loss[member]), "accuracy": float(metrics.accuracy[member])}
                 for member, label in enumerate(self.labels)
                 if member not in self.diverged_at

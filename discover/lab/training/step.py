@@ -22,7 +22,9 @@ MakeOptimizer = Callable[[Hyper], optax.GradientTransformationExtraArgs]
 """Builds the optimizer from traced hyperparameters."""
 
 Prepare = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-"""``prepare(key, images [b, ...], labels [b], cluster_id) -> (x [b, ...], targets [b, num_classes])``."""
+"""``prepare(key, images [b, ...], labels [b], cluster_id) -> (x [b, ...], targets [b, num_classes])``.
+
+Where the next byte of a text is learned, targets are [b, L, 256]."""
 
 
 class TrainState(NamedTuple):
@@ -95,8 +97,8 @@ def make_step(
     def group_loss(params: Any, group: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         x, targets, weights, key = group
         logits = apply(params, x, key[0])
-        losses = optax.softmax_cross_entropy(logits, targets)
-        right = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
+        losses = by_example(optax.softmax_cross_entropy(logits, targets))
+        right = by_example(jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1))
         count = jnp.maximum(jnp.sum(weights), 1)
         return jnp.sum(losses * weights) / count, jnp.sum(right * weights) / count
 
@@ -146,6 +148,11 @@ def make_step(
         return TrainState(params, opt_state), metrics
 
     return step
+
+
+def by_example(values: jax.Array) -> jax.Array:
+    """One number for each example, [b]: where there is one for each byte of a text, [b, L], their mean."""
+    return values if values.ndim == 1 else jnp.mean(values, axis=1)
 
 
 def spread_optimizer(

@@ -112,7 +112,7 @@ def test_the_tables_know_what_must_be_told():
         "column": ("column",),
         "file": ("path",),
     }
-    assert {name for name, source in SOURCES.items() if source.required} == {"folder", "npz"}
+    assert {name for name, source in SOURCES.items() if source.required} == {"folder", "npz", "table", "text"}
 
 
 def test_reading_the_tables_does_not_load_jax():

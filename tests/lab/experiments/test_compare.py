@@ -225,7 +225,7 @@ def test_overwriting_deletes_nothing_where_the_new_comparison_cannot_start(tmp_p
     (tmp_path / "grids" / "momentum").mkdir(parents=True)
     (tmp_path / "comparison.json").write_text("{}")
 
-    def gone(config):
+    def gone(config, **options):
         raise DataError("the data is gone")
 
     with monkeypatch.context() as patch:

@@ -60,8 +60,13 @@ def write_comparison(directory: Path, labels: tuple[str, ...] = tuple(CURVES), s
         mean = sum(final) / len(final)
         std = math.sqrt(sum((a - mean) ** 2 for a in final) / max(1, len(final) - 1))
         spread = {"mean": mean, "std": std, "values": final}
+        domains = {
+            name: {"accuracy": {**spread, "mean": mean - gap}, "loss": {**spread, "mean": 1 - mean + gap}}
+            for name, gap in (("photo", 0.0), ("sketch", 0.2), ("cartoon", 0.1))
+        }
         rows.append(
             {
+                "clusters": domains,
                 "label": label,
                 "optimizer": label.split("-")[0],
                 "batches": "shuffled" if label.endswith("-shuffled") else "class-pure",

@@ -82,6 +82,39 @@ def test_curves_are_drawn_without_errors_and_without_the_network(tab, page_path)
     assert [url for url in tab.requests if not url.startswith("data:")] == [page_path.as_uri()]
 
 
+def test_on_a_phone_the_accuracy_is_in_sight_and_nothing_but_tables_is_wider(browser, page_path):
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(page_path.as_uri())
+    for cell in (page.locator("th.answer").first, page.locator("tbody td.answer").first):
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+
+
+def test_dark_mode_follows_the_system_and_can_be_read(browser, page_path):
+    page = browser.new_page(color_scheme="dark")
+    page.goto(page_path.as_uri())
+
+    def light(selector, what):
+        color = page.locator(selector).first.evaluate(f"one => getComputedStyle(one).{what}")
+        return sum(map(int, re.findall(r"\d+", color)[:3])) / 3
+
+    for selector in ("h1", "td", ".lead", ".note", ".against li"):
+        assert light(selector, "color") > 120
+    assert light("body", "backgroundColor") < 40
+    assert light("section", "backgroundColor") < 40
+    page.close()
+
+
+def test_the_page_says_how_each_cluster_fares_and_each_variant_against_its_baseline(report):
+    page = render_page(report, interactive=False)
+    assert ">By cluster<" in page
+    assert re.search(r"<td>sketch</td><td>\d+\.\d ± \d+\.\d %</td>", page)
+    assert "points ahead of Momentum" in page
+
+
 @pytest.mark.slow
 def test_clicking_an_optimizer_hides_and_shows_its_curves(tab):
     button = tab.page.get_by_role("button", name="Adam")

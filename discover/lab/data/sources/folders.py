@@ -1,13 +1,14 @@
-"""Class folders of images, `train/<class>/*` as in ImageNet, as a folder or in a tar."""
+"""Class folders of images, `train/<class>/*` as in ImageNet, or with named levels, as a folder or in a tar."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import time
 import warnings
-from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +20,18 @@ from discover.lab.data.images.decoding import Decoded, decode_many, is_image
 from discover.lab.data.lazy_examples import LazyExamples
 from discover.lab.data.limits import honest_size, most_bytes, raised_by
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
+from discover.lab.data.sources.layout import Place, place_files
 from discover.lab.text import printable
 from discover.registry import choose
 
-PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 _VERSION = 1  # of the cache's contents
 
 
 def load_folder(
     path: str | os.PathLike[str],
     *,
+    layout: str | None = None,
+    label: str | None = None,
     image_size: int | None = None,
     channels: int = 3,
     on_bad_image: str = "error",
@@ -48,6 +51,9 @@ def load_folder(
 
     Args:
         path: a folder, or a tar of one (`.tar`, `.tar.gz`, `.tar.xz`), which is read without being unpacked.
+        layout: the names of the levels of folders, as in `domain/class`: the level `class` is the label, every other
+            one a column to cluster by.
+        label: the level that is the label, if it is not called `class`.
         image_size: cut the largest central square out of each image and resize it to this side. None if all images have
             one size already.
         channels: 3 for color, 1 for gray.
@@ -74,16 +80,16 @@ def load_folder(
     decoding = {"size": image_size, "channels": channels, "workers": workers}
     options = {"version": _VERSION, "image_size": image_size, "channels": channels}
     folder = None if not cache else default_cache_dir() if cache_dir is None else Path(cache_dir)
-    files = list(_walk(path)) if path.is_dir() else [(path.name, path)]
+    files = list(walk_images(path)) if path.is_dir() else [(path.name, path)]
     if lazy and path.is_dir():
         if on_bad_image == "skip":
             raise DataError("on_bad_image='skip' must open all images; with lazy=True give 'error'")
-        placed = _place(name for name, _ in files)
+        placed = place_files((name for name, _ in files), layout, label)
         names, parts = _arrange(placed, path)
         splits = {}
         for part, listed in parts.items():
             images = _lazy_images([path / name for name in listed], path, decoding, options | {"kind": "rows"}, folder)
-            splits[part] = Split(images, _labels(listed, placed, names))
+            splits[part] = Split(images, _labels(listed, placed, names), _columns(listed, placed))
         return _with_test(path.name, splits, names, test_fraction, seed)
 
     def read() -> dict[str, NDArray]:
@@ -93,13 +99,16 @@ def load_folder(
             most = most_bytes(sum(_honest_size(file) for _, file in files)) if max_bytes is None else max_bytes
             return _collect(shown, path, on_bad_image, most)
 
-    return _assemble(kept(folder, options, files, read), path, on_bad_image, test_fraction, seed)
+    def place(names: Iterable[str]) -> dict[str, Place]:
+        return place_files(names, layout, label)
+
+    return _assemble(kept(folder, options, files, read), path, place, on_bad_image, test_fraction, seed)
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------
 
 
-def _walk(root: Path) -> Iterator[tuple[str, Path]]:
+def walk_images(root: Path) -> Iterator[tuple[str, Path]]:
     """The image files under a folder, in order: (name relative to it with "/", path).
 
     Links are followed, except to a folder that holds the link: it would show the same images again and again.
@@ -123,47 +132,31 @@ def _walk(root: Path) -> Iterator[tuple[str, Path]]:
     return iter(sorted(found))
 
 
-def _place(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Part and class of each file that lies in a class folder: {name: (part, class)}."""
-    split = {name: PurePosixPath(name).parts for name in names}
-    # A tar often holds one folder that holds everything. Go down while all have one first folder, which is no part.
-    depth = 0
-    while any(len(parts) >= depth + 3 for parts in split.values()):
-        firsts = {parts[depth] for parts in split.values() if len(parts) >= depth + 2}
-        if len(firsts) != 1 or firsts & set(PARTS):
-            break
-        depth += 1
-    parted = any(parts[depth] == "train" and len(parts) >= depth + 3 for parts in split.values() if len(parts) > depth)
-    placed = {}
-    for name, parts in split.items():
-        rest = parts[depth:]
-        if parted and len(rest) >= 3 and rest[0] in PARTS:
-            placed[name] = (PARTS[rest[0]], rest[1])
-        elif not parted and len(rest) >= 2:
-            placed[name] = ("train", rest[0])
-    return placed
-
-
-def _arrange(placed: dict[str, tuple[str, str]], where: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]:
+def _arrange(placed: dict[str, Place], where: Path) -> tuple[tuple[str, ...], dict[str, list[str]]]:
     """The class names, and the files of each part in order."""
     parts: dict[str, list[str]] = {}
     for name in sorted(placed):
-        parts.setdefault(placed[name][0], []).append(name)
+        parts.setdefault(placed[name].part, []).append(name)
     if not parts.get("train"):
         raise DatasetNotFoundError(f"{where} has no images in class folders: looked for train/<class>/* and <class>/*")
     if "test" not in parts and "validation" in parts:
         parts["test"] = parts.pop("validation")
-    names = tuple(sorted({placed[name][1] for name in parts["train"]}))
+    names = tuple(sorted({placed[name].label for name in parts["train"]}))
     for part, files in parts.items():
-        strange = sorted({placed[name][1] for name in files} - set(names))
+        strange = sorted({placed[name].label for name in files} - set(names))
         if strange:
             raise DataError(f"{where} has class {strange[0]!r} in its {part} part, but not in its training part")
     return names, parts
 
 
-def _labels(files: list[str], placed: dict[str, tuple[str, str]], names: tuple[str, ...]) -> NDArray[np.int32]:
+def _labels(files: list[str], placed: dict[str, Place], names: tuple[str, ...]) -> NDArray[np.int32]:
     ids = {name: k for k, name in enumerate(names)}
-    return np.array([ids[placed[file][1]] for file in files], dtype=np.int32)
+    return np.array([ids[placed[file].label] for file in files], dtype=np.int32)
+
+
+def _columns(files: list[str], placed: dict[str, Place]) -> dict[str, NDArray]:
+    rows = [dict(placed[file].columns) for file in files]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -188,7 +181,7 @@ def _collect(decoded: Iterable[Decoded], where: Path, on_bad_image: str, max_byt
             continue
         first = next(iter(images), name)
         if images and result.shape != images[first].shape:
-            raise DataError(_differing(where, f"{_size(images[first])} ({first}) and {_size(result)} ({name})"))
+            raise _differing(where, f"{_size(images[first])} ({first}) and {_size(result)} ({name})")
         held += result.nbytes
         if held > max_bytes:
             larger = f"give lazy=True or a larger max_bytes ({raised_by()})"
@@ -219,7 +212,7 @@ def _lazy_images(paths: list[Path], where: Path, decoding: dict, options: dict, 
                     raise BadImageError(f"{name} cannot be read: {image}")
                 if image.shape != shape:
                     sizes = f"{shape[1]}×{shape[0]} ({paths[0]}) and {_size(image)} ({name})"
-                    raise DataError(_differing(where, sizes))
+                    raise _differing(where, sizes)
                 images[row] = image
         return images
 
@@ -241,30 +234,50 @@ def _size(image: NDArray[np.uint8]) -> str:
     return f"{image.shape[1]}×{image.shape[0]}"
 
 
-def _differing(where: Path, sizes: str) -> str:
-    return f"images in {where} differ in size, {sizes}: give image_size=… to resize them all"
+def _differing(where: Path, sizes: str) -> DataError:
+    return DataError(f"images in {where} differ in size, {sizes}", image_size=64)
 
 
 def _check_bad(bad: dict[str, str], where: Path, on_bad_image: str) -> None:
     if bad and on_bad_image == "error":
         name, reason = next(iter(bad.items()))
-        raise BadImageError(f"{name} in {where} cannot be read: {reason} (on_bad_image='skip' leaves such out)")
+        raise BadImageError(
+            f"{name} in {where} cannot be read: {reason}; mend it, or leave such out", on_bad_image="skip"
+        )
 
 
 def _shown(decoded: Iterator[Decoded], total: int | None, where: Path, progress: bool | None) -> Iterable[Decoded]:
-    """The same, with a progress bar on standard error where one is wanted."""
-    if not (sys.stderr.isatty() if progress is None else progress):
+    """The same, with a progress bar on standard error where one is wanted; without a terminal a line now and then."""
+    if progress is False:
         return decoded
+    if progress is None and not sys.stderr.isatty():
+        return _told(decoded, total, where)
     from rich.console import Console
     from rich.progress import track
 
     return track(decoded, f"decoding {printable(where.name)}", total, console=Console(stderr=True))
 
 
+def _told(decoded: Iterable[Decoded], total: int | None, where: Path) -> Iterator[Decoded]:
+    last = time.monotonic()
+    for number, one in enumerate(decoded, 1):
+        if time.monotonic() - last >= 10:
+            last = time.monotonic()
+            sys.stderr.write(f"decoding {printable(where.name)}: {number}{f' of {total}' if total else ''} pictures\n")
+        yield one
+
+
 # -- the whole --------------------------------------------------------------------------------------------------------
 
 
-def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_fraction: float, seed: int) -> Dataset:
+def _assemble(
+    arrays: dict[str, NDArray],
+    where: Path,
+    place: Callable[[Iterable[str]], dict[str, Place]],
+    on_bad_image: str,
+    test_fraction: float,
+    seed: int,
+) -> Dataset:
     """The data set from what was decoded, or kept."""
     bad = dict(zip(arrays["bad"].tolist(), arrays["reasons"].tolist()))
     _check_bad(bad, where, on_bad_image)  # what was kept is no way around the error
@@ -274,10 +287,10 @@ def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_f
         warnings.warn(printable(f"skipped {share} images in {where} that cannot be read: {some}"), stacklevel=4)
     rows = {name: k for k, name in enumerate(arrays["names"].tolist())}
     # Bad images count for where things are: a class must not vanish, and shift the labels of those after it.
-    placed = _place([*rows, *bad])
+    placed = place([*rows, *bad])
     names, listed = _arrange(placed, where)
     parts = {part: [file for file in files if file in rows] for part, files in listed.items()}
-    lost = sorted(set(names) - {placed[file][1] for file in parts["train"]})
+    lost = sorted(set(names) - {placed[file].label for file in parts["train"]})
     if lost:
         raise BadImageError(f"class {lost[0]!r} in {where} has no training image that can be read: mend or remove it")
     splits = {}
@@ -287,7 +300,7 @@ def _assemble(arrays: dict[str, NDArray], where: Path, on_bad_image: str, test_f
         order = np.array([rows[file] for file in files])
         in_order = np.array_equal(order, np.arange(order[0], order[0] + len(order)))  # then a view is enough
         pixels = arrays["images"][order[0] : order[0] + len(order)] if in_order else arrays["images"][order]
-        splits[part] = Split(pixels, _labels(files, placed, names))
+        splits[part] = Split(pixels, _labels(files, placed, names), _columns(files, placed))
     ending = next((suffix for suffix in TAR_SUFFIXES if where.name.lower().endswith(suffix)), "")
     return _with_test(where.name[: len(where.name) - len(ending)], splits, names, test_fraction, seed)
 

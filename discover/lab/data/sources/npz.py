@@ -78,7 +78,14 @@ def map_npz(path: str | os.PathLike[str], name: str) -> NDArray | None:
         return np.memmap(path, dtype, "r", raw.tell(), shape, "F" if by_column else "C")
 
 
-def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: int = 0, lazy: bool = False) -> Dataset:
+def load_npz(
+    path: str | os.PathLike[str],
+    *,
+    label: str | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    lazy: bool = False,
+) -> Dataset:
     """A data set from arrays.
 
     Two layouts are understood. With a test split: `train_images`, `train_labels`, `test_images`, `test_labels` (or
@@ -89,6 +96,7 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
 
     Args:
         path: the file.
+        label: the array that is the label instead: `<label>`, or `train_<label>` and `test_<label>`.
         test_fraction: the share to hold out where the file has no test split.
         seed: of what is held out.
         lazy: map the images of an uncompressed file (`np.savez`) into memory instead of reading them, and read those
@@ -96,8 +104,9 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
     """
     arrays = read_npz(path, lazy=lazy)
     name = Path(path).stem
-    for layout in _LAYOUTS:
-        if layout[0] in arrays:
+    for usual in _LAYOUTS:
+        if usual[0] in arrays:
+            layout = usual if label is None else (usual[0], f"train_{label}", usual[2], f"test_{label}")
             missing = [key for key in layout if key not in arrays]
             if missing:
                 raise DataError(f"{path} has {layout[0]!r} but not {missing[0]!r}")
@@ -106,11 +115,12 @@ def load_npz(path: str | os.PathLike[str], *, test_fraction: float = 0.2, seed: 
             train = Split(_images(path, parts[0]), train_labels, _columns(arrays, "train_", layout))
             test = Split(_images(path, parts[2]), test_labels, _columns(arrays, "test_", layout))
             return Dataset(name, train, test, len(classes), classes)
-    if "images" not in arrays or "labels" not in arrays:
+    label = "labels" if label is None else label
+    if "images" not in arrays or label not in arrays:
         keys = ", ".join(sorted(arrays)) or "nothing"
-        raise DataError(f"{path} must hold images and labels, or train_images, train_labels and so on; it has {keys}")
-    classes, (labels,) = _classes(path, arrays["labels"])
-    columns = {key: values for key, values in arrays.items() if key not in ("images", "labels")}
+        raise DataError(f"{path} must hold images and {label}, or train_images, train_labels and so on; it has {keys}")
+    classes, (labels,) = _classes(path, arrays[label])
+    columns = {key: values for key, values in arrays.items() if key not in ("images", label)}
     everything = Split(_images(path, arrays["images"]), labels, columns)
     train, test = stratified_split(labels, test_fraction, seed)
     return Dataset(name, everything.subset(train), everything.subset(test), len(classes), classes)

@@ -27,6 +27,8 @@ SOURCES: Table[Source] = Table(
         Source("cifar100", "discover.lab.data.sources.cifar:cifar100"),
         Source("folder", "discover.lab.data.sources.folders:load_folder"),
         Source("npz", "discover.lab.data.sources.npz:load_npz"),
+        Source("text", "discover.lab.data.sources.text:load_text"),
+        Source("table", "discover.lab.data.sources.tabular:load_table"),
     ),
     from_path=lambda path: Source(path, path),
 )
@@ -43,7 +45,9 @@ def load(
     | "digits" | 1,797 handwritten digits, embedded | none | `test_fraction`, `seed` |
     | "cifar10", "cifar100" | official files (binary, Python), or class folders of pictures | archive or folder | |
     | "folder" | class folders of images, or a tar of them | folder or tar | those of `load_folder` |
-    | "npz" | plain arrays | file | `test_fraction`, `seed` |
+    | "npz" | plain arrays | file | `label`, `test_fraction`, `seed` |
+    | "text" | text files (`.txt`), byte by byte | folder, tar or file | those of `load_text` |
+    | "table" | a `.csv`, `.tsv` or `.parquet` file | file | those of `load_table` |
     | "module:function" | your own `function(…) -> Dataset` | if it takes one | its own |
 
     Without a path, CIFAR is looked for in `$DISCOVER_DATA`, else in `.data`.

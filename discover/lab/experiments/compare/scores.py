@@ -57,6 +57,19 @@ def spreads(final: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
+def cluster_spreads(members: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Accuracy and loss on the test split by cluster, ``{cluster: {quantity: spread}}``; {} where there are none."""
+    by_member = [((member.get("final") or {}).get("test") or {}).get("clusters") or {} for member in members]
+    names = dict.fromkeys(name for clusters in by_member for name in clusters)
+    return {
+        name: {
+            quantity: spread([clusters.get(name, {}).get(quantity) for clusters in by_member])
+            for quantity in ("accuracy", "loss")
+        }
+        for name in names
+    }
+
+
 def first_steps(metrics: Iterable[dict[str, Any]], seeds: Sequence[int], target: float) -> list[int | None]:
     """For each seed the first evaluated step at which its validation accuracy was at least ``target``."""
     first: dict[int, int] = {}

@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from discover.lab.data import Dataset
 from discover.lab.experiments.compare.comparison import Comparison, Entry, describe_batches, purity
-from discover.lab.experiments.compare.scores import choose_rate, first_steps, spreads
+from discover.lab.experiments.compare.scores import choose_rate, cluster_spreads, first_steps, spreads
 from discover.lab.experiments.compare.speed import measure_speed
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.deadline import Deadline
@@ -68,6 +69,7 @@ def compare(
     message: Callable[[str], None] | None = None,
     overwrite: bool = False,
     programs: MutableMapping[str, Any] | None = None,
+    loaded: Dataset | None = None,
 ) -> dict[str, Any]:
     """Trains what is missing of ``comparison`` in ``directory`` and returns the contents of its ``comparison.json``.
 
@@ -78,6 +80,7 @@ def compare(
         message: called with what is being done besides training.
         overwrite: start anew in a directory that holds another comparison.
         programs: compiled programs of earlier runs in this process, to be reused and added to.
+        loaded: the data set, if its source was read already.
 
     Raises:
         FolderError: the directory holds something else, cannot be written, or is another process's.
@@ -90,7 +93,7 @@ def compare(
         if same and (recorded := read_json(folder.path / COMPARISON)).get("status") == "finished":
             return recorded
         # What keeps a comparison from starting is told before anything is written, let alone deleted.
-        dataset = build_data(comparison.entries[0].config)
+        dataset = build_data(comparison.entries[0].config, loaded=loaded)
         if overwrite:
             for entry in comparison.entries:
                 build_plan(entry.config, dataset, comparison.seeds[0])
@@ -129,6 +132,7 @@ def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any
     config = entry.config.with_values({"optimizer.learning_rate": rate})
     first = chosen * len(comparison.seeds)
     extract_run(grid_dir, run_dir, range(first, first + len(comparison.seeds)), config.to_dict())
+    own = read_summary(run_dir) or {}
     # A finished grid is never resumed, and its members' states (a buffer per cluster each) are most of what it takes.
     shutil.rmtree(grid_dir / CHECKPOINTS, ignore_errors=True)
     return {
@@ -140,7 +144,8 @@ def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any
         "learning_rate": rate,
         "at_grid_edge": len(comparison.learning_rates) > 1 and chosen in (0, len(comparison.learning_rates) - 1),
         "grid": grid,
-        **spreads((read_summary(run_dir) or {})["final"], comparison.seeds),
+        **spreads(own["final"], comparison.seeds),
+        "clusters": cluster_spreads(own["members"]),
         "steps_to_target": {"values": first_steps(read_metrics(run_dir), comparison.seeds, comparison.target_accuracy)},
         "steps_per_second": summary.get("steps_per_second"),
         "train_seconds": summary.get("train_seconds"),

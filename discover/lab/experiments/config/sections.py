@@ -27,6 +27,9 @@ class DataConfig:
 
     Attributes:
         source: `digits`, `cifar10`, `cifar100`, `folder`, `npz`, or `module:function` for your own.
+        layout: the names of a folder's levels, as in `domain/class`; those that are not the label are columns.
+        label: the level, array or column that is the label, where it has another name than usual.
+        on_bad_image: `error` to stop at a picture that cannot be read, `skip` to leave it out.
         path: folder or file of the data set, for sources that are read from disk.
         shared: whether all processes see the same data. False: each has data of its own at `path`, and nobody else's;
             class folders and clusters are then those of all of them together, in the order of their names.
@@ -44,6 +47,9 @@ class DataConfig:
 
     source: str = "digits"
     path: str | None = None
+    layout: str | None = None
+    label: str | None = None
+    on_bad_image: Literal["error", "skip"] = "error"
     shared: bool = True
     size: int | None = None
     validation: float = 0.2
@@ -85,6 +91,11 @@ class ClustersConfig:
         from discover.lab.data import CLUSTERINGS
 
         return CLUSTERINGS.find(self.by)
+
+    @property
+    def values_of(self) -> str | None:
+        """The column whose values are the clusters; None where they are something else."""
+        return self.column if "column" in self.entry.needs else None
 
 
 @dataclass(frozen=True)

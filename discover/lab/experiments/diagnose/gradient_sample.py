@@ -6,6 +6,7 @@ Examples are read from the host a piece at a time: of a data set whose images ar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,9 @@ class GradientSample:
 
         def loss(params: Any, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
             x, targets = batch
-            if targets.ndim == 1:
+            if dataset.next_byte:
+                targets = jax.nn.one_hot(x, number)
+            elif targets.ndim == 1:
                 targets = jax.nn.one_hot(targets, number)
             return jnp.mean(optax.softmax_cross_entropy(network.apply(params, x), targets))
 
@@ -106,6 +109,16 @@ class GradientSample:
         else:
             rows = GradientRows(self.loss, params, features=256, seed=self.options.seed + 1)
         return lambda indices: rows.stream(self.pieces(indices))
+
+    def estimated_seconds(self) -> float:
+        """How long the whole diagnosis takes, from the gradients of a few examples."""
+        few, examples = self.chosen[:64], 4 * (len(self.chosen) + min(self.options.stream, self.size))
+        examples += self.options.warmup_steps * self.config.batches.groups * self.config.batches.group_size
+        for _ in range(2):  # the first time compiles
+            began = time.perf_counter()
+            for _ in self._rows.stream(self.pieces(few)):
+                pass
+        return examples * (time.perf_counter() - began) / len(few)
 
     def gram(self, params: Any) -> NDArray[np.float64]:
         """The Gram matrix of the sample's gradients."""

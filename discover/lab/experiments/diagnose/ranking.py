@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discover.lab.data import BatchPlan, Clustering, Dataset
+from discover.lab.data import BatchPlan, Clustering, DataError, Dataset
 from discover.lab.diagnostics.advisor import Advice, Candidate, advise
 from discover.lab.diagnostics.batches import composed_batch_noise, measured_batch_noise
 from discover.lab.diagnostics.embeddings import StreamingKMeans
@@ -48,6 +48,7 @@ def diagnose(
     *,
     dataset: Dataset | None = None,
     say: Callable[[str], None] = lambda line: None,
+    estimate: Callable[[float], None] = lambda seconds: None,
 ) -> Diagnosis:
     """Ranks the clusterings of a data set by the share of the gradient's noise that lies between their clusters.
 
@@ -60,18 +61,22 @@ def diagnose(
       options: how much is measured.
       dataset: the data set, if it is there already; else images are read when they are asked for where that can be.
       say: takes one line of progress.
+      estimate: takes the seconds that it will take, about, before it starts.
 
     Raises:
-      ValueError: the data set does not have the column.
+      DataError: the data set does not have the column.
     """
     options = options or DiagnosisOptions()
     config = config.check()
     dataset = build_data(config, lazy=True) if dataset is None else dataset
     columns = dataset.train.columns
-    if options.column is not None and options.column not in columns:
-        known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
-        raise ValueError(f"there is no column {options.column!r}: {known}")
+    judged = [column for column in (config.clusters.values_of, options.column) if column is not None]
+    for column in judged:
+        if column not in columns:
+            known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
+            raise DataError(f"there is no column {column!r}: {known}")
     work = GradientSample(config, dataset, options)
+    estimate(work.estimated_seconds())
     say(f"gradients of {len(work.chosen)} examples at the start")
     grams = {"start": work.gram(work.start)}
     say(f"{options.warmup_steps} steps of warm-up")
@@ -79,7 +84,7 @@ def diagnose(
     say(f"gradients of {len(work.chosen)} examples after the warm-up")
     grams["warm-up"] = work.gram(warm)
     candidates = []
-    for name, ids, probs in _partitions(work, warm, say):
+    for name, ids, probs in _partitions(work, warm, judged, say):
         ids, probs = judgeable(ids, probs)
         estimates = {stage: work.estimate(gram, ids, probs) for stage, gram in grams.items()}
         plan = _composition(work, name, ids, len(probs))
@@ -120,29 +125,32 @@ def diagnose(
         "warmup_steps": options.warmup_steps,
         "stages": list(STAGES),
         "measured": _as_drawn(work, grams["warm-up"]),
-        "summary": _summary(rows) + _about_composition(batches, candidates),
-        "next": what_to_do(_first(rows), batches.groups, batches.composition),
+        "summary": _summary(rows, _chosen(config, work)) + _about_composition(batches, candidates),
+        "next": what_to_do(_first(rows, _chosen(config, work)), batches.groups, batches.composition),
     }
     return Diagnosis(rows, facts)
 
 
 def _partitions(
-    work: GradientSample, params: Any, say: Callable[[str], None]
+    work: GradientSample, params: Any, columns: list[str], say: Callable[[str], None]
 ) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
     """Name, the sample's cluster ids and the clusters' probabilities, of every clustering that is a partition."""
     train, options, chosen = work.dataset.train, work.options, work.chosen
-    yield work.classes, *shares(work.labels, chosen)
+    if not work.dataset.next_byte:  # else there are no labels
+        yield work.classes, *shares(work.labels, chosen)
     if work.noise is not None:
         yield "true classes", *shares(train.labels, chosen)
-    for column in dict.fromkeys(("superclass", options.column)):
-        if column is not None and column in train.columns:
+    for column in dict.fromkeys(("superclass", *columns)):
+        if column in train.columns:
             ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
             yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)
     classes = work.dataset.num_classes
+    if work.dataset.next_byte:
+        classes = max([8, *(len(np.unique(train.columns[column])) for column in columns)])
     ids = np.asarray(Clustering.random(work.size, min(classes, work.size), options.seed).assignments)
     yield f"random, {classes}", *shares(ids, chosen)
     embeddings = {
-        "pixels": work.pixels,
+        **({} if train.text else {"pixels": work.pixels}),
         "last-layer gradients": work.embedding("last-layer", params),
         "projected gradients": work.embedding("projected", params),
     }
@@ -192,6 +200,8 @@ def _as_drawn(work: GradientSample, gram: NDArray[np.float64]) -> dict[str, Any]
     None where batches have given clusters that are not classes, or that the sample does not have all.
     """
     batches = work.config.batches
+    if work.dataset.next_byte:
+        return None
     classes, ids = np.unique(work.labels[work.chosen], return_inverse=True)
     given = batches.given_ids
     if given is not None and (work.given_for is None or given.max(initial=0) >= len(classes)):
@@ -227,14 +237,24 @@ def _is_given(row: Advice) -> bool:
     return not row.name.startswith(("k-means", "random"))
 
 
-def _first(rows: list[Advice]) -> Advice:
-    """The best clustering that is given, or else the best."""
-    return next(filter(_is_given, rows), rows[0])
+def _first(rows: list[Advice], chosen: str | None) -> Advice:
+    """The clustering that is trained with; or else the best that is given, or else the best."""
+    own = (row for row in rows if row.name == chosen)
+    return next(own, next(filter(_is_given, rows), rows[0]))
 
 
-def _summary(rows: list[Advice]) -> list[str]:
-    """A few sentences: the best clustering that is given, the best that was found, and the control."""
+def _chosen(config: Config, work: GradientSample) -> str | None:
+    """The name of the clustering that the user trains with, as the table has it; None if it is not among them."""
+    column = config.clusters.values_of
+    if column is not None:
+        return f"column {column}"
+    return work.classes if config.clusters.by == Config().clusters.by else None
+
+
+def _summary(rows: list[Advice], chosen: str | None) -> list[str]:
+    """A few sentences: the clustering that is trained with, the best that is given, the best found, the control."""
+    own = [row for row in rows if row.name == chosen]
     given = [row for row in rows if _is_given(row)]
     found = [row for row in rows if row.name.startswith("k-means")]
     control = [row for row in rows if row.name.startswith("random")]
-    return [part[0].text for part in (given, found, control) if part]
+    return list(dict.fromkeys(part[0].text for part in (own, given, found, control) if part))

@@ -24,7 +24,7 @@ DISCOVER_ADAM: Hyperparameters = MappingProxyType({"beta": 0.95, "nu": 0.95, "be
 MUON: Hyperparameters = MappingProxyType({"beta": 0.95, "nu": 0.95})
 """The library's defaults, for Muon alone and behind Discover."""
 
-_DIGITS_OPTIMIZERS: Mapping[str, Hyperparameters] = MappingProxyType(
+OPTIMIZERS_ANYWHERE: Mapping[str, Hyperparameters] = MappingProxyType(
     {
         "momentum": {"learning_rate": 0.1, "beta": 0.9},
         "sgd": {"learning_rate": 0.1},
@@ -39,6 +39,7 @@ _DIGITS_OPTIMIZERS: Mapping[str, Hyperparameters] = MappingProxyType(
         "discover_muon": {"learning_rate": 0.03, **MUON},
     }
 )
+"""Chosen on the digits, and where a user's own data starts."""
 
 
 def digits() -> Preset:
@@ -57,7 +58,7 @@ def digits() -> Preset:
                 member_mode="vmap",  # side by side: many small matrices are quicker as a few large ones, also on a CPU
             ),
         ),
-        optimizers=_DIGITS_OPTIMIZERS,
+        optimizers=OPTIMIZERS_ANYWHERE,
         compare=BY_DEFAULT,
         learning_rates=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
         target_accuracy=0.9,
@@ -72,7 +73,7 @@ def digits_noise() -> Preset:
         name="digits-noise",
         summary="The same digits with 40% of the labels replaced at every sight; clusters go by the noisy label.",
         config=base.config.with_values({"name": "digits-noise", "data.label_noise": 0.4, "training.steps": 400}),
-        optimizers=_DIGITS_OPTIMIZERS,
+        optimizers=OPTIMIZERS_ANYWHERE,
         compare=base.compare,
         learning_rates=base.learning_rates,
         target_accuracy=0.7,

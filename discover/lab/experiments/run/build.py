@@ -13,10 +13,10 @@ import optax
 
 import discover
 from discover.gpu import device
-from discover.lab.data import BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
+from discover.lab.data import SOURCES, BatchPlan, Clustering, Dataset, LabelNoise, cluster, load
 from discover.lab.experiments.config.check import check_length, check_optimizer
 from discover.lab.experiments.config.config import ClustersConfig, Config, ConfigError
-from discover.lab.models import Network, build_network, conv_as_matmul
+from discover.lab.models import MODELS, Network, build_network, conv_as_matmul
 from discover.lab.training.learning_rate import schedule
 from discover.lab.training.programs import Members
 from discover.lab.training.step import Hyper, MakeOptimizer
@@ -39,17 +39,29 @@ class Member:
         object.__setattr__(self, "hyperparameters", values)
 
 
-def build_data(config: Config, *, lazy: bool = False) -> Dataset:
-    """Loads the data set and sets the validation split aside; ``lazy``: see :func:`discover.lab.data.load`."""
-    options: dict[str, Any] = {}
-    if config.data.path is not None:
-        options["path"] = config.data.path
-    if config.data.size is not None:
-        options["image_size"] = config.data.size
-    dataset = load(config.data.source, lazy=lazy, **options)
+def build_data(config: Config, *, lazy: bool = False, loaded: Dataset | None = None) -> Dataset:
+    """Loads the data set and sets the validation split aside.
+
+    Args:
+        config: where it is.
+        lazy: see :func:`discover.lab.data.load`.
+        loaded: what :func:`load_data` gave for this configuration, if it was called already.
+    """
+    dataset = load_data(config, lazy=lazy) if loaded is None else loaded
     if config.data.validation > 0 and dataset.validation is None:
         dataset = dataset.split_validation(config.data.validation, config.data.split_seed)
     return dataset
+
+
+def load_data(config: Config, *, lazy: bool = False) -> Dataset:
+    """The data set as its source gives it."""
+    data = config.data
+    said = {"path": data.path, "image_size": data.size, "layout": data.layout, "label": data.label}
+    said["on_bad_image"] = None if data.on_bad_image == "error" else data.on_bad_image
+    options = {name: value for name, value in said.items() if value is not None}
+    if config.clusters.values_of and "clusters" in SOURCES.find(data.source).arguments:
+        options["clusters"] = config.clusters.values_of  # what makes the clusters is no feature
+    return load(data.source, lazy=lazy, **options)
 
 
 def build_plan(config: Config, dataset: Dataset, seed: int, cluster_names: Sequence[str] | None = None) -> BatchPlan:
@@ -119,6 +131,10 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
     if kind == "auto":
         grouped = config.optimizer.entry.clustered and config.batches.groups > 1
         kind = "matmul" if device.is_cpu() else "grouped" if grouped else "lax"
+    reads = MODELS.find(model.name).reads_text
+    if reads is not None and reads != dataset.train.text:
+        has, other = ("text", "transformer") if dataset.train.text else ("no text", "mlp or cnn")
+        raise ConfigError(f"model {model.name!r} cannot read {dataset.name}, which is {has}: set model.name={other}")
     convolutions = {"lax": None, "grouped": discover.grouped_conv_general_dilated, "matmul": conv_as_matmul}
     try:
         return build_network(
@@ -127,6 +143,7 @@ def build_network_for(config: Config, dataset: Dataset) -> Network:
             dataset.num_classes,
             dtype=jnp.dtype(model.dtype),
             conv_general_dilated=convolutions[kind],
+            next_byte=dataset.next_byte,
             **model.arguments,
         )
     except ValueError as error:

@@ -13,6 +13,7 @@ from discover.lab import records
 from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import Member, build_members, build_network_for, in_parts, total_steps
+from discover.lab.experiments.run.by_cluster import cluster_parts
 from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.experiments.run.results import RunResult, member_summaries, result_of
@@ -238,4 +239,6 @@ class Job:
         parts = {"validation": self.team.split(self.dataset.validation), "test": self.team.split(self.dataset.test)}
         splits = {name: part for name, part in parts.items() if part is not None}
         final = {name: splits.pop(name) for name in ("test",) if len(splits) == 2}
-        return LoopData(images, splits, final)
+        return LoopData(
+            images, splits, final, cluster_parts(self.config, self.dataset, self.dataset.test, self.devices)
+        )

@@ -33,6 +33,8 @@ def build_prepare(config: Config, dataset: Dataset) -> tuple[Prepare, Callable[[
     def prepare(
         key: jax.Array, images: jax.Array, labels: jax.Array, cluster_id: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
+        if dataset.next_byte:
+            return images, jax.nn.one_hot(images, dataset.num_classes)
         x, targets = augmentation(key, images, labels, cluster_id)
         if not augmentation.soft_labels:
             targets = jax.nn.one_hot(targets, dataset.num_classes)

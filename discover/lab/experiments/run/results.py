@@ -16,7 +16,7 @@ class MemberResult:
 
     seed: int
     hyperparameters: dict[str, float]
-    final: dict[str, dict[str, float]] | None
+    final: dict[str, dict[str, Any]] | None  # by split: loss, accuracy, and by cluster where these are known
     diverged_at: int | None
     metrics: list[dict[str, Any]]
 
@@ -43,12 +43,16 @@ def member_summaries(
     members: Sequence[Member], lines: list[dict[str, Any]], diverged_at: dict[int, int], steps: int, explicit: bool
 ) -> list[dict[str, Any]]:
     """Each member with its last evaluation, from the lines of the metrics."""
-    finals: dict[int, dict[str, dict[str, float]]] = {}
+    finals: dict[int, dict[str, dict[str, Any]]] = {}
     by_seed = {member.seed: index for index, member in enumerate(members)}
     for line in lines:
         if line["kind"] == "eval" and line["step"] == steps:
             index = line["member"] if explicit else by_seed[line["seed"]]
             finals.setdefault(index, {})[line["split"]] = {"loss": line["loss"], "accuracy": line["accuracy"]}
+        if line["kind"] == "cluster" and line["step"] == steps:
+            index = line["member"] if explicit else by_seed[line["seed"]]
+            found = {"loss": line["loss"], "accuracy": line["accuracy"]}
+            finals[index][line["split"]].setdefault("clusters", {})[line["cluster"]] = found
     return [
         {
             "seed": member.seed,

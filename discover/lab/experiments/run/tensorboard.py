@@ -24,7 +24,7 @@ def event_writer(directory: Path) -> Iterator[Callable[[list[dict[str, Any]]], N
             name = f"member-{line['member']}" if "member" in line else f"seed-{line['seed']}"
             if name not in writers:
                 writers[name] = SummaryWriter(str(directory / name))
-            part = line.get("split", line["kind"])
+            part = "/".join(str(line[key]) for key in ("split", "cluster") if key in line) or line["kind"]
             for quantity in ("loss", "accuracy", "learning_rate"):
                 if line.get(quantity) is not None:
                     writers[name].add_scalar(f"{part}/{quantity}", line[quantity], line["step"])

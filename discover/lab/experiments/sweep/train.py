@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from discover.lab import records
+from discover.lab.data import Dataset
 from discover.lab.experiments.compare.scores import spreads
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.deadline import Deadline, OutOfTime
@@ -54,6 +55,7 @@ def sweep(
     minutes: float | None = None,
     say: Callable[[dict[str, Any]], None] = lambda record: None,
     programs: MutableMapping[str, Any] | None = None,
+    loaded: Dataset | None = None,
 ) -> dict[str, Any]:
     """Trains what is missing of ``search`` and returns the contents of ``sweep.json``.
 
@@ -64,6 +66,7 @@ def sweep(
         minutes: stop after the trial in progress when this much time has passed.
         say: takes the record of each trial that this process ended.
         programs: compiled programs to reuse and add to.
+        loaded: the data set, if its source was read already.
 
     Raises:
         FolderError: the directory holds another sweep or cannot be written.
@@ -73,7 +76,7 @@ def sweep(
     if search.method == "tpe":
         import_optuna()
     folder = SweepFolder(directory)
-    trials = Trials(search, folder.path, {} if programs is None else programs)
+    trials = Trials(search, folder.path, {} if programs is None else programs, loaded)
     _open(search, folder, trials)
     status, best = "finished", None
     with folder, StopRequest() as stop:

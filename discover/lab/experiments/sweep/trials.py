@@ -30,8 +30,10 @@ class Trials:
     ``trials/0007.json`` is the record of a trial that has ended, ``trials/0007/`` its run directory.
     """
 
-    def __init__(self, search: Search, directory: Path, programs: MutableMapping[str, Any]):
-        self.search, self.directory, self.programs = search, directory, programs
+    def __init__(
+        self, search: Search, directory: Path, programs: MutableMapping[str, Any], loaded: Dataset | None = None
+    ):
+        self.search, self.directory, self.programs, self._loaded = search, directory, programs, loaded
         self._dataset: Dataset | None = None
 
     def path(self, number: int) -> Path:
@@ -92,7 +94,7 @@ class Trials:
     def dataset(self, *, test: bool) -> Dataset:
         """The data set, loaded once; without its test split for the trials."""
         if self._dataset is None:
-            self._dataset = build_data(self.search.config)
+            self._dataset = build_data(self.search.config, loaded=self._loaded)
         return self._dataset if test else replace(self._dataset, test=self._dataset.test.subset(np.arange(0)))
 
 

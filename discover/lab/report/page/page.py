@@ -18,12 +18,13 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from discover.lab.records import finite, write_text
+from discover.lab.report.against import against_baselines
 from discover.lab.report.figures import FIGURES, draw
 from discover.lab.report.load import Report, hardware
 from discover.lab.report.page import charts
 from discover.lab.report.plotting import styled
 from discover.lab.report.style import series_name, series_styles
-from discover.lab.report.tables import comparison_table, headline_rows, won_back
+from discover.lab.report.tables import cluster_table, comparison_table, headline_rows, won_back
 from discover.lab.report.variance import draw_tracked_variance
 
 PAGE_HINT = "pip install 'discover-optim[page]'"
@@ -74,6 +75,8 @@ def render_page(report: Report, interactive: bool | None = None) -> str:
         headline=_headline(report),
         rows=report.rows,
         table=comparison_table(report.rows, comparison.get("target_accuracy")),
+        clusters=cluster_table(report.rows),
+        against=against_baselines(report.rows),
         note=comparison.get("note"),
         styles=styles,
         markers=MARKERS,

@@ -32,7 +32,7 @@ def test_a_run_leaves_its_config_environment_metrics_summary_and_checkpoints(fin
     assert summary["status"] == "finished"
     assert summary["steps"] == 20
     assert summary["seeds"] == [0, 1]
-    assert summary["final"]["test"]["accuracy"] == [m["accuracy"] for m in lines[-2:]]
+    assert summary["final"]["test"]["accuracy"] == [m["accuracy"] for m in lines if m["kind"] == "eval"][-2:]
     assert summary["steps_per_second"] > 0
     assert summary["compile_seconds"] >= 0
     assert [member.final["test"]["accuracy"] for member in result.members] == summary["final"]["test"]["accuracy"]
@@ -129,3 +129,26 @@ def test_a_state_that_takes_more_than_half_of_what_is_free_is_announced_with_wha
         assert line.startswith("the state (50 clusters, 2 members of 650 parameters) takes 0.00027 GB on each device")
         assert "0.0005 GB that are free: less with fewer clusters, " in line
         assert line.endswith("training.together=1, a smaller model or more devices")
+
+
+def test_loss_and_accuracy_are_told_by_cluster_and_add_up_to_the_whole():
+    import numpy as np
+
+    from discover.lab.data import Dataset, Split
+
+    rng = np.random.default_rng(0)
+    labels, where = rng.integers(0, 3, 70), np.array(["north", "south", "east"])[rng.choice(3, 70, p=[0.7, 0.2, 0.1])]
+    split = Split(rng.normal(size=(70, 4)) + labels[:, None], labels, {"hospital": where})
+    data = Dataset("scans", split, split, 3)
+    values = {"clusters.by": "column", "clusters.column": "hospital", "training.eval_batch": 16, "data.validation": 0.0}
+    values |= {"training.steps": 5, "training.seeds": (0, 1), "batches.groups": 1, "batches.group_size": 8}
+    result = run(Config().with_values(values), None, dataset=data)
+    for member in result.members:
+        test = member.final["test"]
+        sizes = {name: np.sum(where == name) for name in test["clusters"]}
+        assert set(sizes) == {"north", "south", "east"}
+        for quantity in ("loss", "accuracy"):
+            whole = sum(test["clusters"][name][quantity] * size for name, size in sizes.items()) / 70
+            assert whole == pytest.approx(test[quantity], rel=1e-5)
+    by = Config().with_values({**values, "clusters.by": "random", "clusters.number": 2})
+    assert "clusters" not in run(by, None, dataset=data).members[0].final["test"]

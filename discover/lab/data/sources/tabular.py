@@ -1,0 +1,175 @@
+"""Tables: a `.csv` or `.tsv` file with a line of names, or a `.parquet` file, a row for each example."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discover.lab.data.dataset import Dataset, Split, stratified_split
+from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, one_line
+from discover.lab.data.sources.text import encode
+
+SUFFIXES = (".csv", ".tsv", ".parquet")
+MAX_BYTES = 8 << 30  # of the file
+MOST_CLASSES = 1000
+A_TEXT = 20
+"""Letters from which on, on average, the words of a column are a text to learn from."""
+_LABELS = ("label", "labels", "class", "target", "y")
+_MISSING = ("", "na", "n/a", "nan", "null", "none")
+
+
+def load_table(
+    path: str | os.PathLike[str],
+    *,
+    label: str | None = None,
+    clusters: str | None = None,
+    length: int = 256,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    max_bytes: int = MAX_BYTES,
+) -> Dataset:
+    """A data set from a table: one column is the label, numbers are features, all columns can be clustered by.
+
+    Features are standardized, by the training examples' mean and standard deviation. If there is a column of text, of
+    20 letters or more on average, it is read instead, byte by byte; of several the longest. A stratified share of
+    the rows is held out as the test split.
+
+    Args:
+        path: a `.csv` or `.tsv` file whose first line has the names, or a `.parquet` file.
+        label: the column that is the label; else the one called label, labels, class, target or y.
+        clusters: the column that clusters are made of, which is no feature then.
+        length: the most bytes of a text that are read.
+        test_fraction: the share to hold out.
+        seed: of what is held out.
+        max_bytes: the largest file that is read.
+
+    Raises:
+        DataError: a cell is missing or no finite number, with its row (the first below the names is 1) and its column.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DatasetNotFoundError(f"there is no file {path}")
+    if path.stat().st_size > max_bytes:
+        raise DataError(f"{path} has {path.stat().st_size} bytes, more than the limit of {max_bytes}")
+    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    name = _label_column(path, table, label)
+    if clusters is not None and clusters not in table:
+        raise DataError(f"{path} has no column {clusters!r}: the columns are {', '.join(table)}")
+    classes, labels = _classes(path, name, table[name])
+    numbers = {key: _numbers(path, key, values) for key, values in table.items() if key not in (name, clusters)}
+    features = {key: values for key, values in numbers.items() if values is not None}
+    words = [key for key, values in numbers.items() if values is None and _mean_length(table[key]) >= A_TEXT]
+    if not features and not words:
+        raise DataError(f"{path} has no column of numbers or of text besides {name!r}: there is nothing to learn from")
+    columns = {key: _column(values) for key, values in table.items() if key != name and key not in words}
+    train, test = stratified_split(labels, test_fraction, seed)
+    if words:
+        texts = [str(value).encode() for value in table[max(words, key=lambda key: _mean_length(table[key]))]]
+        length = min(length, -(-max(map(len, texts)) // 8) * 8)
+        everything = Split(encode(texts, length), labels, columns, text=True)
+    else:
+        matrix = np.stack(list(features.values()), axis=1)
+        mean, spread = matrix[train].mean(axis=0), matrix[train].std(axis=0)
+        matrix = ((matrix - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
+        everything = Split(matrix, labels, columns)
+    return Dataset(path.stem, everything.subset(train), everything.subset(test), len(classes), classes)
+
+
+def _read_csv(path: Path) -> dict[str, list[Any]]:
+    """The columns by name, cells as they are written."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            delimiter = max("\t" if path.suffix.lower() == ".tsv" else ",", ";", "\t", "|", key=first.count)
+            rows = csv.reader(file, delimiter=delimiter, strict=True)
+            names = [name.strip() for name in next(rows, [])]
+            if len(set(names)) != len(names) or not all(names):
+                raise DataError(f"the first line of {path} must name each column once, got {', '.join(names)!r:.200}")
+            cells: list[list[str]] = []
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) != len(names):
+                    where = f"row {len(cells) + 1} of {path} (line {rows.line_num})"
+                    raise DataError(f"{where} has {len(row)} cells, but there are {len(names)} columns")
+                cells.append(row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ArchiveError(f"{path} is no readable table: {one_line(error)}") from error
+    if not cells:
+        raise DataError(f"{path} has no rows")
+    return {name: [cell.strip() for cell in column] for name, column in zip(names, zip(*cells))}
+
+
+def _read_parquet(path: Path) -> dict[str, list[Any]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise DataError("a .parquet file needs pyarrow: pip install 'discover-optim[parquet]'") from None
+    try:
+        table = parquet.read_table(path)
+        return {name: table.column(name).to_pylist() for name in table.column_names}
+    except (OSError, ArrowException) as error:
+        raise ArchiveError(f"{path} is no readable parquet file: {one_line(error)}") from error
+
+
+def _label_column(path: Path, table: Mapping[str, Any], label: str | None) -> str:
+    if label is not None and label not in table:
+        raise DataError(f"{path} has no column {label!r}: the columns are {', '.join(table)}")
+    found = [name for name in table if name.lower() in _LABELS] if label is None else [label]
+    if not found:
+        raise DataError(f"no column of {path} ({', '.join(table)}) is called label", label=list(table)[-1])
+    return found[0]
+
+
+def _classes(path: Path, name: str, values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    for row, value in enumerate(values, 1):
+        if value is None or str(value).lower() in _MISSING:
+            raise DataError(f"row {row} of {path} has no label in column {name!r}")
+    found, ids = np.unique(_column(values), return_inverse=True)
+    if len(found) > MOST_CLASSES:
+        raise DataError(f"column {name!r} of {path} has {len(found)} different values: a label has a few classes")
+    return tuple(str(one) for one in found.tolist()), ids.astype(np.int32)
+
+
+def _column(values: list[Any]) -> NDArray:
+    """As whole numbers where all are, so that 10 comes after 9; else as text."""
+    try:
+        return np.array([int(value) for value in values]) if all(map(_is_whole, values)) else np.array(values, "U")
+    except OverflowError:
+        return np.array([str(value) for value in values], "U")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and value.removeprefix("-").isdecimal())
+
+
+def _numbers(path: Path, name: str, values: list[Any]) -> NDArray[np.float64] | None:
+    """A column as finite numbers; None if it holds words."""
+    if sum(_as_number(value) is not None for value in values[:1000]) * 2 < len(values[:1000]):
+        return None
+    numbers = np.empty(len(values))
+    for row, value in enumerate(values):
+        number = _as_number(value)
+        if number is None or not np.isfinite(number):
+            what = "is empty" if value is None or value == "" else f"is {value!r:.40}, no finite number"
+            raise DataError(f"row {row + 1}, column {name!r} of {path} {what}: mend the cell, or remove row or column")
+        numbers[row] = number
+    return numbers
+
+
+def _mean_length(values: list[Any]) -> float:
+    return sum(len(str(value)) for value in values) / len(values)
+
+
+def _as_number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

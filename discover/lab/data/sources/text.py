@@ -1,0 +1,117 @@
+"""Text files (`.txt`), in a folder, in a tar or one alone, read byte by byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discover.lab.data.dataset import Dataset, Split, stratified_split
+from discover.lab.data.errors import DataError, DatasetNotFoundError, check_at_least
+from discover.lab.data.sources.archives import is_tar, read_tar
+from discover.lab.data.sources.layout import CLASS, common_depth, parse_layout
+
+BYTES = 256
+MAX_BYTES = 8 << 30  # of all files together
+MOST_TEST = 2000
+"""Pieces that are held out where nothing else is said: more would tell little more, and take long."""
+
+
+def load_text(
+    path: str | os.PathLike[str],
+    *,
+    layout: str | None = None,
+    label: str | None = None,
+    clusters: str | None = None,
+    length: int = 128,
+    test_fraction: float | None = None,
+    seed: int = 0,
+    max_bytes: int = MAX_BYTES,
+) -> Dataset:
+    """A data set of text, to guess every next byte from those before it, or the class of a file.
+
+    The levels of folders, and the file's name without `.txt` where the layout names one level more, are columns to
+    cluster by. If one of them is the label, a file is an example: its first `length` bytes. Else there is nothing to
+    label, and every file is cut into pieces of `length` bytes.
+
+    Args:
+        path: a folder, a tar of one, or a `.txt` file.
+        layout: the names of the levels, as in `language/author`; if absent, one level, the file's name, called
+            `clusters`, or `file`.
+        label: the level that is the label, if one is; the level called `class` is in any case.
+        clusters: what the file's name is called, if there is no layout.
+        length: bytes in an example.
+        test_fraction: the share to hold out; if absent a fifth, and at most 2000 pieces.
+        seed: of what is held out.
+        max_bytes: the most that is read.
+    """
+    path = Path(path)
+    check_at_least("length", length, 2)
+    if not path.exists():
+        raise DatasetNotFoundError(f"there is no {path}: looked for text files (.txt), in a folder or a tar")
+    levels = _levels(layout, label, clusters)
+    label = label or (CLASS if CLASS in levels else None)
+    examples, rows, total = [], [], 0
+    files = sorted(_files(path))
+    top = common_depth([PurePosixPath(name).parts for name, _ in files], len(levels) - 1)
+    for name, contents in files:
+        total += len(contents)
+        if total > max_bytes:
+            raise DataError(f"the text in {path} takes more than {max_bytes} bytes: give a larger max_bytes")
+        parts = PurePosixPath(name).with_suffix("").parts[top:]
+        named = parts[: len(levels)] if len(parts) in (len(levels), len(levels) + 1) else ()
+        if not named:
+            raise DataError(f"layout {'/'.join(levels)!r} names {len(levels)} levels, but {name} has {len(parts)}")
+        pieces = encode([contents], length) if label else _cut(contents, length)
+        examples.append(pieces)
+        rows += [named] * len(pieces)
+    if not rows:
+        raise DataError(f"{path} has no text of {length} bytes in a .txt file")
+    columns = {level: np.array([row[n] for row in rows]) for n, level in enumerate(levels)}
+    labels, names = np.zeros(len(rows), np.int32), ()
+    if label:
+        found, labels = np.unique(columns.pop(label), return_inverse=True)
+        names = tuple(found.tolist())
+    everything = Split(np.concatenate(examples), labels, columns, text=True)
+    fraction = min(0.2, MOST_TEST / len(rows)) if test_fraction is None else test_fraction
+    train, test = stratified_split(labels, fraction, seed)
+    parts = everything.subset(train), everything.subset(test)
+    return Dataset(path.name.partition(".")[0], *parts, len(names) or BYTES, names, next_byte=not label)
+
+
+def encode(texts: Iterable[bytes], length: int) -> NDArray[np.uint8]:
+    """The first `length` bytes of each text, with zeros at the end of shorter ones.
+
+    >>> encode([b"abc", b"a"], 2).tolist()
+    [[97, 98], [97, 0]]
+    """
+    return np.array([list(text[:length].ljust(length, b"\0")) for text in texts], np.uint8).reshape(-1, length)
+
+
+def _cut(contents: bytes, length: int) -> NDArray[np.uint8]:
+    """The whole pieces of a text; what is left at its end is left out."""
+    return np.frombuffer(contents, np.uint8)[: len(contents) // length * length].reshape(-1, length)
+
+
+def _levels(layout: str | None, label: str | None, clusters: str | None) -> tuple[str, ...]:
+    if layout is None:
+        return (label or clusters or "file",)
+    return parse_layout(layout, label, needs_label=label is not None)
+
+
+def _files(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.is_file() and not is_tar(path):
+        yield path.name, path.read_bytes()
+    elif path.is_file():
+        yield from ((name, contents) for name, contents in read_tar(path) if _is_text(name))
+    else:
+        for file in sorted(path.rglob("*")):
+            if _is_text(file.name) and file.is_file():
+                yield file.relative_to(path).as_posix(), file.read_bytes()
+
+
+def _is_text(name: str) -> bool:
+    return name.lower().endswith(".txt") and not PurePosixPath(name).name.startswith(".")

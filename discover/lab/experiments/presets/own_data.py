@@ -1,0 +1,128 @@
+"""A setting for one's own data: model, steps and groups that suit its size and shape, on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discover.lab.data import SOURCES, Dataset
+from discover.lab.data.sources.kinds import left_out, picture_sides
+from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
+from discover.lab.experiments.presets.preset import Preset
+
+COMPARED = ("momentum", "adam", "muon", "discover", "discover_adam", "discover_muon")
+"""Each with clusters beside its own baseline; the whole table would take twice as long."""
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
+"""For pictures and text on a CPU, where the others would make minutes an hour."""
+
+
+def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, str]:
+    """The setting for the data that a configuration names, the data, and what was chosen in one line.
+
+    Args:
+        config: its source and path.
+        overrides: what the user says about data and clusters.
+    """
+    from discover.gpu import device
+    from discover.lab.experiments.run.build import build_clustering, build_data, load_data
+
+    asked = config.override(overrides)
+    slow = device.is_cpu()
+    size = suitable_size(asked, slow)
+    config = config.with_values(size)
+    dataset = load_data(config.override(overrides))
+    levels = "layout" in SOURCES.find(config.data.source).arguments  # its columns are made to be clusters
+    if levels and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
+        config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
+    config = config.with_values(suitable(dataset, slow))
+    asked = config.override(overrides)
+    clustering = build_clustering(asked, build_data(asked, loaded=dataset))
+    what, model = describe_examples(dataset), config.model.name
+    by = asked.clusters.values_of or asked.clusters.by
+    batches, training = config.batches, config.training
+    resized = " (cut square and resized: --image-size)" if size else ""
+    summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
+    note = (
+        f"{config.name}: {summary}. Chosen for it: {model}, {training.steps} steps, "
+        f"batches of {batches.groups} × {batches.group_size}, {len(training.seeds)} seeds; --set changes each"
+    )
+    note = "\n".join([note, *_oddities(asked, dataset)])
+    preset = Preset(
+        name=config.name,
+        summary=summary,
+        config=config,
+        optimizers=OPTIMIZERS_ANYWHERE,
+        compare=COMPARED,
+        learning_rates=FEWER_RATES if slow and (dataset.train.text or len(dataset.example_shape) == 3) else RATES,
+        target_accuracy=0.3 if dataset.next_byte else 0.5,
+        source="your own data; model, steps and groups were chosen from its size and shape",
+    )
+    return preset, dataset, note
+
+
+def suitable_size(config: Config, slow: bool) -> dict[str, Any]:
+    """The side to resize pictures to, where they are large or differ in size and the user does not say."""
+    pictures = "image_size" in SOURCES.find(config.data.source).arguments
+    if not pictures or config.data.size is not None or config.data.path is None:
+        return {}
+    sides, largest = picture_sides(config.data.path), 32 if slow else 64
+    if not sides or (max(sides) <= largest and len(set(sides)) == 1):
+        return {}
+    return {"data.size": min(largest, *sides)}
+
+
+def suitable(dataset: Dataset, slow: bool) -> dict[str, Any]:
+    """Values of a configuration for data of this size and shape; ``slow``: on a CPU."""
+    count, pictures, text = len(dataset.train), len(dataset.example_shape) == 3, dataset.train.text
+    group = 2 ** int(math.log2(min(16 if slow and text else 32, max(4, count // 20))))
+    most = 200 if slow and text else 300 if slow and pictures else 1000
+    steps = round(min(most, max(100, 10 * count // group)), -1)
+    model: dict[str, Any] = {"model.name": "mlp"}
+    if pictures:
+        model = {"model.name": "cnn", "model.width": 8 if slow else 16}
+    if text:
+        model = {"model.name": "transformer", "model.width": 32 if slow else 128, "training.eval_batch": 250}
+    return model | {
+        "data.validation": min(0.2, (500 if slow else 1000) / count),
+        "batches.groups": 1,
+        "batches.group_size": group,
+        "training.steps": steps,
+        "training.seeds": (0, 1, 2),
+        "training.log_every": max(1, steps // 40),
+        "training.eval_every": max(1, steps // 5),
+        "training.steps_per_dispatch": max(1, steps // 20),
+        "training.on_nonfinite": "drop",
+    }
+
+
+def _oddities(config: Config, dataset: Dataset) -> list[str]:
+    """What was left out, and what cannot be judged, a line each."""
+    path, lines = config.data.path, []
+    if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
+        lines.append(f"left out: {said}")
+    parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]
+    counts = np.bincount(np.concatenate(parts), minlength=dataset.num_classes)
+    single = [] if dataset.next_byte else np.flatnonzero(counts == 1).tolist()
+    if single:
+        names = ", ".join(dataset.class_names[one] for one in single[:5])
+        lines.append(f"classes of a single example, which nothing can be said about: {len(single)} ({names})")
+    return lines
+
+
+def describe_examples(dataset: Dataset) -> str:
+    """How many there are of what, in a few words."""
+    shape, count = dataset.example_shape, len(dataset.train) + len(dataset.test) + len(dataset.validation or ())
+    if dataset.next_byte:
+        return (
+            f"{count:,} pieces of {shape[0]} bytes of text, the next byte (loss in nats; bits are 1.44 times as many)"
+        )
+    if dataset.train.text:
+        return f"{count:,} texts of at most {shape[0]} bytes, {dataset.num_classes} classes"
+    kind = f"pictures of {shape[1]}×{shape[0]}" if len(shape) == 3 else f"rows of {shape[0]} numbers"
+    return f"{count:,} {kind}, {dataset.num_classes} classes"

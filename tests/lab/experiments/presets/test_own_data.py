@@ -1,0 +1,130 @@
+"""A path in place of a preset: what it stands for, what is chosen for it, and every command with it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from discover.lab.data import DataError
+from discover.lab.experiments.config.config import ConfigError
+from discover.lab.experiments.presets.what import data_overrides, setting_of
+from tests.lab.data import files
+from tests.lab.test_cli import call
+
+QUICK = ["--seeds", "1", "--set", "training.steps=4", "--set", "training.eval_every=4"]
+COMMANDS = {
+    "compare": ["--optimizers", "discover", "--no-control", "--learning-rates", "0.1"],
+    "train": [],
+    "sweep": ["--axis", "learning_rate=0.1"],
+}
+
+
+@pytest.fixture
+def scans(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    features = rng.normal(size=(90, 5)) + labels[:, None]
+    np.savez(tmp_path / "scans.npz", images=features, labels=labels, hospital=rng.choice(["north", "south"], 90))
+    lines = [",".join(map(str, [*row, "ab"[k % 2], label])) for k, (row, label) in enumerate(zip(features, labels))]
+    (tmp_path / "scans.csv").write_text("\n".join(["a,b,c,d,e,hospital,label", *lines]))
+    names = [f"{domain}/{kind}/{k}.png" for domain in ("photo", "sketch") for kind in ("cat", "dog") for k in range(6)]
+    files.write_files(tmp_path / "pets", {name: files.picture((k * 9, 0, 0)) for k, name in enumerate(names)})
+    files.write_tar(tmp_path / "large.tar", {name: files.picture("red", (90, 70)) for name in names})
+    files.write_tar(tmp_path / "verses.tar.xz", {"ewe.txt": b"ab" * 4000, "zulu.txt": b"xyz" * 4000})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "model", "shape", "clusters"),
+    [
+        ("scans.npz", {}, "mlp", (5,), "classes (3)"),
+        ("scans.csv", {"clusters": "hospital"}, "mlp", (5,), "hospital (2)"),
+        ("verses.tar.xz", {"clusters": "language"}, "transformer", (128,), "language (2)"),
+        ("verses.tar.xz", {}, "transformer", (128,), "file (2)"),
+        ("pets", {"layout": "domain/class"}, "cnn", (5, 6, 3), "domain (2)"),
+        ("large.tar", {"layout": "domain/class", "clusters": "class"}, "cnn", (32, 32, 3), "classes (2)"),
+        ("large.tar", {"layout": "a/b", "label": "a", "image_size": 9}, "cnn", (9, 9, 3), "b (2)"),
+    ],
+)
+def test_a_path_is_a_setting_that_suits_its_size_and_shape(scans, name, options, model, shape, clusters):
+    said = {key: options.get(key) for key in ("layout", "label", "clusters", "image_size", "on_bad_image")}
+    overrides = data_overrides(**said)
+    preset, loaded, note = setting_of(str(scans / name), overrides)
+    config = preset.config.override(overrides).check()
+    assert preset.name == name.partition(".")[0]
+    assert (config.model.name, loaded.example_shape) == (model, shape)
+    assert f"clusters: {clusters}" in preset.summary
+    assert preset.summary in note
+    assert f"{config.training.steps} steps" in note
+    assert "\n" not in note
+    assert ("resized" in note) == (name == "large.tar" and "image_size" not in options)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_a_path_and_names_its_run_after_it(scans, command, capsys, monkeypatch):
+    monkeypatch.chdir(scans)
+    assert call(command, "scans.npz", "--clusters", "hospital", *COMMANDS[command], *QUICK) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("scans: 90 rows of 5 numbers, 3 classes; clusters: hospital (2). Chosen for it: mlp, ")
+    folder = next((scans / "runs").iterdir())
+    assert "scans" in folder.name
+    if command == "compare":
+        record = json.loads((folder / "comparison.json").read_text())
+        assert record["preset"] == "scans"
+        assert record["description"] == "90 rows of 5 numbers, 3 classes; clusters: hospital (2)"
+    if command == "sweep":
+        assert "discover train scans.npz --optimizer discover --set clusters.by=column" in out
+
+
+def test_what_is_left_out_and_what_cannot_be_judged_is_counted_and_said(scans):
+    (scans / "pets" / "photo" / "fox").mkdir()
+    files.write_files(scans / "pets", {"photo/cat/a.heic": b"", "sketch/cat/b.heic": b"", "readme.md": b""})
+    files.write_files(scans / "pets", {"sketch/owl/0.png": files.picture("red")})
+    said = setting_of(str(scans / "pets"), ["data.layout=domain/class"]).note.splitlines()[1:]
+    assert said == [
+        "left out: files that are no pictures that can be read: 2 .heic, 1 .md; empty folders: 1",
+        "classes of a single example, which nothing can be said about: 1 (owl)",
+    ]
+
+
+def test_one_broken_picture_stops_a_command_unless_it_is_told_to_skip(scans, capsys, monkeypatch):
+    monkeypatch.chdir(scans)
+    (scans / "pets" / "photo" / "cat" / "bad.png").write_bytes(b"no picture")
+    arguments = ["train", "pets", "--layout", "domain/class", *QUICK]
+    assert call(*arguments) == 2
+    assert capsys.readouterr().err.endswith("leave such out: give --on-bad-image skip\n")
+    with pytest.warns(UserWarning, match="skipped 1 of 25 images"):
+        assert call(*arguments, "--on-bad-image", "skip") == 0
+
+
+def test_a_value_that_is_not_finite_is_found_when_loading(tmp_path, capsys):
+    features = np.ones((20, 4))
+    features[7, 2] = np.nan
+    np.savez(tmp_path / "scans.npz", images=features, labels=np.arange(20) % 2)
+    assert call("train", tmp_path / "scans.npz", "--out", tmp_path / "out") == 2
+    assert "got nan in row 7, column 2 (both count from 0)" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_terminal_a_line_of_progress_comes_at_intervals(capsys, monkeypatch):
+    from discover.lab.cli import console
+
+    now = iter(range(0, 10_000, 20))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
+    watcher = console.Watcher(None, "1/2 Discover ")
+    watcher.start(step=0, total_steps=100, members=3)
+    for step in (10, 20, 30):
+        watcher.advance(step=step, loss=1.5, accuracy=0.25, steps_per_second=0.5)
+    said = "1/2 Discover: step 20 of 100, loss 1.500, accuracy 25.0 %, 3 minutes to go"
+    assert capsys.readouterr().err.splitlines() == [said]
+
+
+def test_what_is_neither_a_preset_nor_a_path_is_told(tmp_path):
+    for wrong, error, message in (
+        ("digit", ValueError, "did you mean 'digits'"),
+        ("no/such", ConfigError, "there is no folder or file no/such"),
+        (str(tmp_path), DataError, "neither pictures nor text"),
+        (__file__, DataError, "no file of a kind that is read"),
+    ):
+        with pytest.raises(error, match=message):
+            setting_of(wrong)
