@@ -21,7 +21,7 @@ from discover.__main__ import LAB
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OPTIONAL = ("sweep", "page", "tensorboard")
+OPTIONAL = ("sweep", "page", "tensorboard", "parquet")
 OPTIONAL_MODULES = ("optuna", "altair", "vl_convert", "tensorboardX")
 
 
