@@ -75,7 +75,7 @@ def load_text(
     if label:
         found, labels = np.unique(columns.pop(label), return_inverse=True)
         names = tuple(found.tolist())
-    everything = Split(np.concatenate(examples), labels, columns, text=True)
+    everything = Split(np.concatenate(examples), labels.astype(np.int32), columns, text=True)
     fraction = min(0.2, MOST_TEST / len(rows)) if test_fraction is None else test_fraction
     train, test = stratified_split(labels, fraction, seed)
     parts = everything.subset(train), everything.subset(test)

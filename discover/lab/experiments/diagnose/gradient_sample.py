@@ -114,10 +114,9 @@ class GradientSample:
         """How long the whole diagnosis takes, from the gradients of a few examples."""
         few, examples = self.chosen[:64], 4 * (len(self.chosen) + min(self.options.stream, self.size))
         examples += self.options.warmup_steps * self.config.batches.groups * self.config.batches.group_size
-        for _ in range(2):  # the first time compiles
-            began = time.perf_counter()
-            for _ in self._rows.stream(self.pieces(few)):
-                pass
+        list(self._rows.stream(self.pieces(few)))  # compiles
+        began = time.perf_counter()
+        list(self._rows.stream(self.pieces(few)))
         return examples * (time.perf_counter() - began) / len(few)
 
     def gram(self, params: Any) -> NDArray[np.float64]:
