@@ -141,8 +141,8 @@ def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
     for row in result.rows:
         first, last = row.stages[facts["stages"][0]], row.stages[facts["stages"][-1]]
         shares = (f"{first[key]:.0%} → {last[key]:.0%}" for key in ("batch_share", "shuffled_share"))
-        start = (f"{row.setting.beta:g}", f"{row.setting.nu:g}")
-        cells.append((row.name, str(row.num_clusters), *shares, f"{row.gain:.1f}", *start, _bytes(row.memory_bytes)))
+        best = (f"{row.setting.beta:g}", f"{row.setting.nu:g}")
+        cells.append((row.name, str(row.num_clusters), *shares, f"{row.gain:.1f}", *best, _bytes(row.memory_bytes)))
     headers = ("clusters", "N", "noise between, pure groups", "shuffled", "expected gain", "beta", "nu", "memory")
     title = f"{facts['data']}: batches of {facts['groups']} × {facts['group_size']}, {facts['model']}"
     styles = ["bold", *("dim" if row.verdict == "leave" else None for row in result.rows[1:])]

@@ -73,9 +73,9 @@ def load_text(
     columns = {level: np.array([row[n] for row in rows]) for n, level in enumerate(levels)}
     labels, names = np.zeros(len(rows), np.int32), ()
     if label:
-        found, places = np.unique(columns.pop(label), return_inverse=True)
-        labels, names = places.astype(np.int32), tuple(found.tolist())
-    everything = Split(np.concatenate(examples), labels, columns, text=True)
+        found, labels = np.unique(columns.pop(label), return_inverse=True)
+        names = tuple(found.tolist())
+    everything = Split(np.concatenate(examples), labels.astype(np.int32), columns, text=True)
     fraction = min(0.2, MOST_TEST / len(rows)) if test_fraction is None else test_fraction
     train, test = stratified_split(labels, fraction, seed)
     parts = everything.subset(train), everything.subset(test)

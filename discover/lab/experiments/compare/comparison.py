@@ -118,7 +118,7 @@ def purity(config: Config) -> str:
     """`class-pure` or whatever the groups of a batch are; `shuffled` where they are not pure at all."""
     if config.batches.composition == "shuffled":
         return "shuffled"
-    return f"{config.clusters.entry.singular}-pure"
+    return f"{config.clusters.values_of or config.clusters.entry.singular}-pure"
 
 
 def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:

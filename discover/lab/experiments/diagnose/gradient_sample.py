@@ -114,13 +114,10 @@ class GradientSample:
         """How long the whole diagnosis takes, from the gradients of a few examples."""
         few, examples = self.chosen[:64], 4 * (len(self.chosen) + min(self.options.stream, self.size))
         examples += self.options.warmup_steps * self.config.batches.groups * self.config.batches.group_size
-        seconds = []
-        for _ in range(2):  # the first time compiles
-            began = time.perf_counter()
-            for _ in self._rows.stream(self.pieces(few)):
-                pass
-            seconds.append(time.perf_counter() - began)
-        return examples * seconds[-1] / len(few)
+        list(self._rows.stream(self.pieces(few)))  # compiles
+        began = time.perf_counter()
+        list(self._rows.stream(self.pieces(few)))
+        return examples * (time.perf_counter() - began) / len(few)
 
     def gram(self, params: Any) -> NDArray[np.float64]:
         """The Gram matrix of the sample's gradients."""

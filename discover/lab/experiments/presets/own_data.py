@@ -27,7 +27,7 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
 
     Args:
         config: its source and path.
-        overrides: what the user says about data and clusters.
+        overrides: what the user sets.
     """
     from discover.gpu import device
     from discover.lab.experiments.run.build import build_clustering, build_data, load_data
@@ -43,13 +43,13 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     config = config.with_values(suitable(dataset, slow))
     asked = config.override(overrides)
     clustering = build_clustering(asked, build_data(asked, loaded=dataset))
-    what, model = describe_examples(dataset), config.model.name
+    what, model = describe_examples(dataset), asked.model.name
     by = asked.clusters.values_of or asked.clusters.by
-    batches, training = config.batches, config.training
+    batches, training = asked.batches, asked.training
     resized = " (cut square and resized: --image-size)" if size else ""
     summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
     note = (
-        f"{config.name}: {summary}. Chosen for it: {model}, {training.steps} steps, "
+        f"{config.name}: {summary}. Chosen for it: {model}, {_length(asked)}, "
         f"batches of {batches.groups} × {batches.group_size}, {len(training.seeds)} seeds; --set changes each"
     )
     note = "\n".join([note, *_oddities(asked, dataset)])
@@ -64,6 +64,11 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         source="your own data; model, steps and groups were chosen from its size and shape",
     )
     return preset, dataset, note
+
+
+def _length(config: Config) -> str:
+    training = config.training
+    return f"{training.steps} steps" if training.steps is not None else f"{training.epochs:g} epochs"
 
 
 def suitable_size(config: Config, slow: bool) -> dict[str, Any]:

@@ -25,10 +25,10 @@ def setting_of(what: str, overrides: Sequence[str] = ()) -> Setting:
 
     Args:
         what: the word.
-        overrides: what is set besides; of that, what concerns data and clusters is heeded when data is read.
+        overrides: what is set besides, heeded when one's own data is read and described.
     """
     path = Path(what)
-    own = [text for text in overrides if text.startswith(("data.", "clusters."))]
+    own = [text for text in overrides if not text.startswith("optimizer.")]  # one optimizer's are not all others'
     if what not in PRESETS and what in SOURCES:
         return _own(Config(name=what).with_values({"data.source": what}), own)
     known = path.exists() or len(path.parts) > 1 or path.suffix in (".npz", ".csv", ".tsv", ".parquet", ".txt")

@@ -76,6 +76,17 @@ def test_every_command_takes_a_path_and_names_its_run_after_it(scans, command, c
         assert "discover train scans.npz --optimizer discover --set clusters.by=column" in out
 
 
+def test_diagnose_speaks_of_the_clusters_that_were_chosen_and_ends_with_a_command(scans, capsys, monkeypatch):
+    monkeypatch.chdir(scans)
+    quick = ["--sample", "40", "--warmup", "2", "--group-size", "4"]
+    assert call("diagnose", "scans.npz", "--clusters", "hospital", *quick) == 0
+    out, err = capsys.readouterr()
+    assert "- column hospital: with 1 group per batch" in out
+    given = "--set clusters.by=column --set clusters.column=hospital --set batches.group_size=4"
+    assert f"\ndiscover compare scans.npz {given} --optimizers momentum," in out
+    assert "diagnose scans: about " in err
+
+
 def test_what_is_left_out_and_what_cannot_be_judged_is_counted_and_said(scans):
     (scans / "pets" / "photo" / "fox").mkdir()
     files.write_files(scans / "pets", {"photo/cat/a.heic": b"", "sketch/cat/b.heic": b"", "readme.md": b""})
