@@ -110,6 +110,9 @@ def quiet_late_writers() -> None:
         error = unraisable.exc_value
         if isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
             return
+        # The other readers of a checkpoint of which one part was damaged: each would say so again.
+        if "orbax" in getattr(getattr(unraisable.object, "cr_code", None), "co_filename", ""):
+            return
         before(unraisable)
 
     sys.unraisablehook = hook

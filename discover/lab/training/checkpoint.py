@@ -341,7 +341,8 @@ def _quiet() -> Iterator[None]:
         return "never retrieved" not in record.getMessage()
 
     def unraisable(problem: Any) -> None:
-        if "Event loop is closed" not in str(problem.exc_value):
+        code = getattr(problem.object, "cr_code", None)  # of a coroutine that nobody waits for any more
+        if "Event loop is closed" not in str(problem.exc_value) and "orbax" not in getattr(code, "co_filename", ""):
             hook(problem)
 
     filters = [(logging.getLogger("absl"), from_elsewhere), (logging.getLogger("asyncio"), retrieved)]

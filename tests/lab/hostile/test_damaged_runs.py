@@ -96,6 +96,7 @@ def test_a_checkpoint_that_lacks_files_or_is_none_makes_room_for_its_successor(r
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # other readers of the same checkpoint
 @pytest.mark.parametrize("seed", [0, int.from_bytes(os.urandom(4), "little")], ids=["fixed", "fresh"])
 def test_any_single_damaged_file_costs_no_more_than_a_checkpoint(stopped, whole, tmp_path, seed):
     rng = np.random.default_rng(seed)
