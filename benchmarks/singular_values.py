@@ -84,7 +84,7 @@ def draw(found: dict[str, np.ndarray]) -> Figure:
         shares = found[name][:, :SIZE] / found[name][:, :1]
         mean, std, at = shares.mean(0), shares.std(0, ddof=1), np.arange(1, 1 + SIZE)
         rank = f"{stable_ranks(found[name]).mean():.1f}"
-        dash = "dashed" if name.endswith("muon") else "solid"
+        dash = "dashed" if title.endswith("Muon") else "solid"
         axes.plot(at, mean, color=color, linewidth=2.2, linestyle=dash, label=f"{title} ({rank})")
         axes.fill_between(at, np.maximum(mean - std, LEAST), mean + std, color=color, alpha=0.15, linewidth=0)
     set_title(

@@ -178,7 +178,8 @@ def test_a_row_is_the_best_learning_rate_by_validation_over_all_seeds(grid):
         assert row["learning_rate"] == row["grid"][scores.index(max(scores))]["learning_rate"]
         directory = out / "results-e" / "nu-beta" / row["run"]
         assert read_summary(directory)["seeds"] == [0, 1]
-        tests = [line["accuracy"] for line in read_metrics(directory) if line.get("split") == "test"]
+        lines = [line for line in read_metrics(directory) if line["kind"] == "eval" and line["split"] == "test"]
+        tests = [line["accuracy"] for line in lines]
         assert row["test_accuracy"]["values"] == tests
         assert len(tests) == 2
 

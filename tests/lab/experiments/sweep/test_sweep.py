@@ -162,7 +162,8 @@ def test_only_the_winner_sees_the_test_split_and_once(finished):
     for trial in record["trials"]:
         lines = read_metrics(directory / "trials" / f"{trial['number']:04d}")
         assert {line["split"] for line in lines if line["kind"] == "eval"} == {"validation"}
-    tests = [line for line in read_metrics(directory / "best") if line.get("split") == "test"]
+    lines = [line for line in read_metrics(directory / "best") if line["kind"] == "eval"]
+    tests = [line for line in lines if line["split"] == "test"]
     assert len(tests) == len(record["seeds"])
     assert record["best"]["test_accuracy"]["values"] == [line["accuracy"] for line in tests]
 
