@@ -23,7 +23,8 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 demo: setup
-	@$(BIN)/discover compare digits --out runs/demo --overwrite
+	@$(BIN)/discover compare digits --optimizers momentum,adam,muon,discover,discover_adam,discover_muon \
+	  --out runs/demo --overwrite
 
 check: setup
 	$(BIN)/ruff check .

@@ -14,6 +14,9 @@ from discover.lab import records
 from discover.lab.training.errors import RunError
 from tests.lab.experiments.running import Watcher, assert_same_run, go, interrupted
 
+# Orbax's other readers of a damaged file are collected after their loop has closed, whichever test that is in.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
@@ -96,7 +99,6 @@ def test_a_checkpoint_that_lacks_files_or_is_none_makes_room_for_its_successor(r
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # other readers of the same checkpoint
 @pytest.mark.parametrize("seed", [0, int.from_bytes(os.urandom(4), "little")], ids=["fixed", "fresh"])
 def test_any_single_damaged_file_costs_no_more_than_a_checkpoint(stopped, whole, tmp_path, seed):
     rng = np.random.default_rng(seed)
