@@ -1,9 +1,11 @@
 """Files that were damaged at random: whole files of every format, and what can happen to their bytes."""
 
+import importlib
 import lzma
 import pickle
 
 import numpy as np
+import pytest
 
 from discover.lab.data import Clustering
 from tests.lab.data import files
@@ -23,6 +25,20 @@ def write_whole(kind, folder):
     if kind == "picture":
         files.write_files(folder, files.class_folders())
         return "folder", folder, folder / "train/ant/0001.png"
+    if kind in ("csv", "parquet"):
+        table = {"size": [0.5, 1.5, 2.5, 3.5] * 5, "site": ["a", "b"] * 10, "label": ["x", "y"] * 10}
+        path = folder / f"x.{kind}"
+        if kind == "csv":
+            lines = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values()))]
+            path.write_text("\n".join(lines))
+        else:
+            pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+            importlib.import_module("pyarrow.parquet").write_table(pyarrow.table(table), path)
+        return "table", path, path
+    if kind == "text":
+        path = folder / "x.txt"
+        path.write_text("In the beginning was the word. " * 100)
+        return "text", path, path
     if kind == "clustering":
         path = Clustering.from_assignments([0, 1, 1], names=["a", "b"]).save(folder / "x.npz")
         return "clustering", path, path
@@ -31,7 +47,8 @@ def write_whole(kind, folder):
     return ("cifar100" if "100" in kind else "cifar10"), folder, folder / sorted(contents)[-1]
 
 
-KINDS = ("npz", "compressed npz", "tar", "tar.gz", "tar.xz", "tar.bz2", "picture", "clustering", *files.FOLDERS)
+ARCHIVES = ("npz", "compressed npz", "tar", "tar.gz", "tar.xz", "tar.bz2")
+KINDS = (*ARCHIVES, "picture", "csv", "parquet", "text", "clustering", *files.FOLDERS)
 
 
 def mutate(raw, rng):

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, one_line
+from discover.lab.data.limits import check_bytes, check_ordinary, honest_size, most_bytes
 from discover.lab.data.sources.text import encode
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
-MAX_BYTES = 8 << 30  # of the file
+CELLS = 30
+"""So many times its size a table takes in memory while it is read, every cell an object."""
 MOST_CLASSES = 1000
 A_TEXT = 20
 """Letters from which on, on average, the words of a column are a text to learn from."""
@@ -32,7 +34,6 @@ def load_table(
     length: int = 256,
     test_fraction: float = 0.2,
     seed: int = 0,
-    max_bytes: int = MAX_BYTES,
 ) -> Dataset:
     """A data set from a table: one column is the label, numbers are features, all columns can be clustered by.
 
@@ -47,7 +48,6 @@ def load_table(
         length: the most bytes of a text that are read.
         test_fraction: the share to hold out.
         seed: of what is held out.
-        max_bytes: the largest file that is read.
 
     Raises:
         DataError: a cell is missing or no finite number, with its row (the first below the names is 1) and its column.
@@ -55,8 +55,7 @@ def load_table(
     path = Path(path)
     if not path.is_file():
         raise DatasetNotFoundError(f"there is no file {path}")
-    if path.stat().st_size > max_bytes:
-        raise DataError(f"{path} has {path.stat().st_size} bytes, more than the limit of {max_bytes}")
+    check_bytes(path, CELLS * check_ordinary(path), most_bytes(honest_size(path)))
     table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
     name = _label_column(path, table, label)
     if clusters is not None and clusters not in table:
@@ -113,6 +112,9 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
     except ImportError:
         raise DataError("a .parquet file needs pyarrow: pip install 'discover-optim[parquet]'") from None
     try:
+        meta = parquet.read_metadata(path)
+        unpacked = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
+        check_bytes(path, CELLS * unpacked, most_bytes(honest_size(path)))
         table = parquet.read_table(path)
         return {name: table.column(name).to_pylist() for name in table.column_names}
     except (OSError, ArrowException) as error:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import DataError, DatasetNotFoundError, check_at_least
+from discover.lab.data.limits import check_bytes, free_memory, read_ordinary
 from discover.lab.data.sources.archives import is_tar, read_tar
 from discover.lab.data.sources.layout import CLASS, common_depth, parse_layout
 
 BYTES = 256
-MAX_BYTES = 8 << 30  # of all files together
 MOST_TEST = 2000
 """Pieces that are held out where nothing else is said: more would tell little more, and take long."""
 
@@ -29,7 +29,6 @@ def load_text(
     length: int = 128,
     test_fraction: float | None = None,
     seed: int = 0,
-    max_bytes: int = MAX_BYTES,
 ) -> Dataset:
     """A data set of text, to guess every next byte from those before it, or the class of a file.
 
@@ -46,7 +45,6 @@ def load_text(
         length: bytes in an example.
         test_fraction: the share to hold out; if absent a fifth, and at most 2000 pieces.
         seed: of what is held out.
-        max_bytes: the most that is read.
     """
     path = Path(path)
     check_at_least("length", length, 2)
@@ -54,13 +52,12 @@ def load_text(
         raise DatasetNotFoundError(f"there is no {path}: looked for text files (.txt), in a folder or a tar")
     levels = _levels(layout, label, clusters)
     label = label or (CLASS if CLASS in levels else None)
-    examples, rows, total = [], [], 0
+    examples, rows, total, most = [], [], 0, free_memory() // 2
     files = sorted(_files(path))
     top = common_depth([PurePosixPath(name).parts for name, _ in files], len(levels) - 1)
     for name, contents in files:
         total += len(contents)
-        if total > max_bytes:
-            raise DataError(f"the text in {path} takes more than {max_bytes} bytes: give a larger max_bytes")
+        check_bytes(f"the text in {path}", total, most)
         parts = PurePosixPath(name).with_suffix("").parts[top:]
         named = parts[: len(levels)] if len(parts) in (len(levels), len(levels) + 1) else ()
         if not named:
@@ -104,13 +101,13 @@ def _levels(layout: str | None, label: str | None, clusters: str | None) -> tupl
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     if path.is_file() and not is_tar(path):
-        yield path.name, path.read_bytes()
+        yield path.name, read_ordinary(path)
     elif path.is_file():
         yield from ((name, contents) for name, contents in read_tar(path) if _is_text(name))
     else:
         for file in sorted(path.rglob("*")):
             if _is_text(file.name) and file.is_file():
-                yield file.relative_to(path).as_posix(), file.read_bytes()
+                yield file.relative_to(path).as_posix(), read_ordinary(file)
 
 
 def _is_text(name: str) -> bool:
