@@ -267,5 +267,6 @@ def rank_correlation(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    with np.errstate(invalid="ignore"):  # where all are equal there is no correlation
-        return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])
+    if not np.ptp(a) or not np.ptp(b):  # all are equal, or there is one only
+        return float("nan")
+    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])
