@@ -76,7 +76,6 @@ def test_what_diagnose_says_was_measured_is_what_the_records_say(order, record, 
     assert {name: value for (name, at), value in MEASURED.items() if at == order} == {
         "momentum": percent(f"momentum-{where}", record=with_momentum),
         "muon": percent(f"muon-{where}", f"muon-fresh {where}"),
-        "discover_muon": percent(f"discover_muon-{where}"),
         "damped": percent(f"discover_muon-damped {where}"),
     }
 

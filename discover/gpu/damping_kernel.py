@@ -59,7 +59,11 @@ def products(
             compiler_params=plgpu.CompilerParams(num_warps=WARPS, num_stages=1),
             interpret=interpret,
             name="discover_damping_products",
-        )(rows, jnp.zeros(k) if probs is None else probs.astype(jnp.float32), *itertools.chain.from_iterable(few))
+        )(
+            rows,
+            jnp.zeros(k, jnp.float32) if probs is None else probs.astype(jnp.float32),
+            *itertools.chain.from_iterable(few),
+        )
         return list(jnp.sum(sums.reshape(len(few), programs, -1), axis=1))
 
     return [(sums[: len(pairs)][place], sums[len(pairs) : -1], sums[-1]) for sums in _together(parameters, launch)]

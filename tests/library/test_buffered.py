@@ -8,6 +8,7 @@ import pytest
 
 import discover
 from discover.registry import OPTIMIZERS
+from discover.sharding import shard_by_parameter
 from tests.library import problem, table
 
 NAMES = [name for name, one in OPTIMIZERS.items() if "buffered" in one.parameters]
@@ -41,6 +42,24 @@ def test_the_others_have_no_buffers():
     tx = discover.discover_muon(0.1, table.CLUSTERS, damping=0.1, buffered=lambda p: {"w": False, "b": True})
     state = jax.eval_shape(tx.init, params)
     assert {leaf.shape for leaf in jax.tree.leaves(state) if leaf.ndim} == {(5, 4), (4,), (4, 4)}
+
+
+@pytest.mark.parametrize("options", [{"buffered": MASK}, {"skip_nonfinite": True}])
+def test_on_several_devices_the_step_is_the_same(options):
+    params = {"w": jnp.ones((8, 4)), "b": jnp.ones(4)}
+    grads = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.ndim), (4, *p.shape)), params)
+    inner = discover.discover_muon(0.1, table.CLUSTERS, damping=0.1, l2=0.01, **options)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("data",))
+
+    def two_steps(tx):
+        state, after = tx.init(params), params
+        for _ in range(2):
+            updates, state = jax.jit(tx.update)(grads, state, after, cluster_ids=jnp.array([0, 1, 2, 1]))
+            after = optax.apply_updates(after, updates)
+        return after
+
+    several = two_steps(shard_by_parameter(inner, mesh))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), several, two_steps(inner))
 
 
 def test_a_batch_without_examples_changes_nothing():

@@ -57,11 +57,12 @@ def reproduce(
     directory = out or Path("runs") / f"reproduce-{scale}"
     run = partial(_run, wanted, scale, directory, seeds=seeds, data=data, settings=settings, redraw=redraw)
     quiet = json_file == "-"
-    if jobs > 1 and not redraw:
+    shared = [name for name in wanted if name in RESULTS]  # the others have no rows to share
+    if jobs > 1 and shared and not redraw:
         from discover.lab.experiments.reproduce.jobs import more_processes
 
         given = {"--scale": scale, "--minutes": minutes, "--seeds": seeds, "--data": data, "--out": directory}
-        command = ["reproduce", *names, *(f"{key}={value}" for key, value in given.items() if value is not None)]
+        command = ["reproduce", *shared, *(f"{key}={value}" for key, value in given.items() if value is not None)]
         command += [word for text in settings or () for word in ("--set", text)]
         with more_processes(jobs - 1, command, directory / "logs", say):
             run(minutes=minutes, quiet=True)

@@ -163,12 +163,16 @@ def prepare_hand_written(config: Config, dataset: Dataset, steps: int) -> Candid
 def operations_per_step(config: Config, dataset: Dataset, batch: int) -> float:
     """Floating-point operations of one gradient of the whole batch, as XLA counts them before it optimizes.
 
-    For a CPU, whatever computes: of the backends only XLA's own counts, and the arithmetic is the same.
+    For a CPU, whatever computes: of the backends only XLA's own counts, and the arithmetic is the same. 0 where JAX was
+    told to leave the CPU out (`JAX_PLATFORMS=cuda`).
     """
+    try:
+        cpu = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    except RuntimeError:
+        return 0.0
     network = build_network_for(config.with_values({"model.convolution": "lax"}), dataset)
     shape = dataset.example_shape if config.data.crop_size is None else (config.data.crop_size,) * 2 + (3,)
     params = jax.eval_shape(network.init, jax.random.key(0))
-    cpu = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     x = jax.ShapeDtypeStruct((batch, *shape), jnp.float32, sharding=cpu)
     gradient = jax.jit(jax.value_and_grad(lambda params, x: jnp.mean(network.apply(params, x))))
     return float((gradient.lower(params, x).cost_analysis() or {}).get("flops", 0.0))

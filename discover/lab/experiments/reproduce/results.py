@@ -246,10 +246,10 @@ MUONS: Sequence[tuple[str, str, Mapping[str, float]]] = (
 )
 """Optimizer, variant, hyperparameters."""
 OTHERS_RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
-    "momentum": {1: (0.01, 0.03), 2: (0.03, 0.1), 4: (0.1, 0.3), 8: (0.1, 0.3)},
-    "discover": {1: (0.03, 0.1), 2: (0.1, 0.3), 4: (0.1, 0.3), 8: (0.3, 1.0)},
-    "adam": dict.fromkeys((1, 2, 4, 8), (0.0003, 0.001)),
-    "discover_adam": dict.fromkeys((1, 2, 4, 8), (0.00003, 0.0001)),
+    "momentum": {1: (0.01, 0.03), 2: (0.03, 0.1)},
+    "discover": {1: (0.03, 0.1), 2: (0.1, 0.3)},
+    "adam": dict.fromkeys((1, 2), (0.0003, 0.001)),
+    "discover_adam": dict.fromkeys((1, 2), (0.00003, 0.0001)),
 }
 """What Muon is compared with: by the number of groups, around the best rates of results-d and results-g."""
 
