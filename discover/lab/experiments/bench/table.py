@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
@@ -133,25 +132,18 @@ def bench(
 def _prepare(
     jobs: Sequence[tuple[str, Callable[[], Candidate]]], steps: int, say: Callable[[str], None]
 ) -> list[Candidate]:
-    """All candidates, compiled side by side (for large networks most of the time), then warmed up one by one."""
-
-    def make(job: tuple[str, Callable[[], Candidate]]) -> Candidate:
-        say(f"compiling {job[0]}")
-        candidate = job[1]()
-        say(f"{job[0]}: compiled in {candidate.compile_seconds:.0f} s")
-        return candidate
-
-    pool = ThreadPoolExecutor(len(jobs))
-    try:
-        candidates = list(pool.map(make, jobs))
-    finally:
-        pool.shutdown(cancel_futures=True)
-    for (label, _), candidate in zip(jobs, candidates):
+    """All candidates, compiled and warm. One after the other: side by side takes as long, and nothing is seen of it."""
+    candidates = []
+    for label, make in jobs:
+        say(f"compiling {label}")
+        candidate = make()
         candidate.run()
         began = time.perf_counter()
         candidate.run()
         # A first look, in case the rest is stopped before it is done; it does not enter the table.
-        say(f"{label}: {1e3 * (time.perf_counter() - began) / steps:.3g} ms a step at first")
+        first_look = 1e3 * (time.perf_counter() - began) / steps
+        say(f"{label}: {first_look:.3g} ms a step at first, compiled in {candidate.compile_seconds:.0f} s")
+        candidates.append(candidate)
     return candidates
 
 
