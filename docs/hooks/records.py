@@ -47,6 +47,12 @@ def percent(spread: Mapping[str, Any]) -> str:
     return text if len(spread.get("values", ())) == 1 else f"{text} ± {100 * spread['std']:.1f}"
 
 
+def nats(spread: Mapping[str, Any]) -> str:
+    """A loss, mean ± standard deviation; of one seed, its value."""
+    text = f"{spread['mean']:.3f}"
+    return text if len(spread.get("values", ())) == 1 else f"{text} ± {spread['std']:.3f}"
+
+
 def name(label: str) -> str:
     """What a row is called.
 

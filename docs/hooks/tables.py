@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from records import load, name, percent, plain
+from records import load, name, nats, percent, plain
 
 from discover.registry import OPTIMIZERS
 
@@ -20,16 +20,23 @@ STEADY = {
 
 
 def rows(record: str, *only: str) -> str:
-    """A line for each row: what was trained, at which learning rate, and the test accuracy; the best is bold."""
+    """A line for each row: what was trained, at which learning rate, and what it reached; the best is bold.
+
+    That is the test accuracy, and before it the loss where learning rates were chosen by it.
+    """
     chosen = [one for one in load(record)["rows"] if not only or one["label"] in only]
-    ours = [one["test_accuracy"]["mean"] for one in chosen if one["batches"] != "shuffled"]
+    by_loss = load(record).get("measure") == "loss"
+    scores = [-one["test_loss"]["mean"] if by_loss else one["test_accuracy"]["mean"] for one in chosen]
+    ours = [score for one, score in zip(chosen, scores) if one["batches"] != "shuffled"]
     lines = []
-    for one in chosen:
-        best = len(ours) > 2 and one["test_accuracy"]["mean"] == max(ours)
+    for one, score in zip(chosen, scores):
+        best = len(ours) > 2 and score == max(ours)
         edge = " (edge)" if one["at_grid_edge"] else ""
-        accuracy = bold(percent(one["test_accuracy"]), best)
-        lines.append((bold(name(one["label"]), best), plain(one["learning_rate"]) + edge, accuracy))
-    return table(("optimizer", "learning rate", "test accuracy (%)"), lines, "-rr")
+        cells = [bold(nats(one["test_loss"]), best)] if by_loss else []
+        cells.append(bold(percent(one["test_accuracy"]), best and not by_loss))
+        lines.append((bold(name(one["label"]), best), plain(one["learning_rate"]) + edge, *cells))
+    heads = ["test loss (nats)"] if by_loss else []
+    return table(("optimizer", "learning rate", *heads, "test accuracy (%)"), lines, "-rr" + "r" * by_loss)
 
 
 def comparison(record: str) -> str:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from records import NoRecord, find, load, percent, plain, row
+from records import NoRecord, find, load, nats, percent, plain, row
 from tables import short
 
 
@@ -27,6 +27,17 @@ def won_back(record: str, loser: str, winner: str, reference: str, reference_rec
     """The share, in percent, of the loser's distance to the reference that the winner covers."""
     top, bottom = _mean(reference_record or record, reference), _mean(record, loser)
     return f"{100 * (_mean(record, winner) - bottom) / (top - bottom):.0f}"
+
+
+def test_loss(record: str, label: str) -> str:
+    """Test loss in nats, mean ± standard deviation."""
+    return nats(row(record, label)["test_loss"])
+
+
+def less(record: str, label: str, other: str, other_record: str = "") -> str:
+    """By how many nats a row's test loss is below another's, or above."""
+    mine, theirs = (row(*one)["test_loss"]["mean"] for one in ((record, label), (other_record or record, other)))
+    return f"{abs(mine - theirs):.3f}"
 
 
 def rate(record: str, label: str) -> str:
@@ -155,7 +166,7 @@ def _bench(record: str, optimizer: str, groups: str, more: str = "") -> dict[str
 NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        accuracy, mean, gap, won_back, rate, drift, speed, lowest, highest, milliseconds, of_muon, longer, megabytes,
-        floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
+        accuracy, mean, gap, won_back, test_loss, less, rate, drift, speed, lowest, highest, milliseconds, of_muon,
+        longer, megabytes, floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
     )
 }  # fmt: skip

@@ -18,7 +18,10 @@ from discover.lab.cli.reproduce_others import OTHERS, redraw_other, run_other
 def reproduce(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RESULT]...", help="results-a … results-h, theory, variance, advice, or all."),
+        typer.Argument(
+            metavar="[RESULT]...",
+            help="results-a … results-h, theory, variance, advice, or all; results-h/text is one panel.",
+        ),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
     scale: Annotated[
@@ -29,7 +32,10 @@ def reproduce(
         int, typer.Option("--jobs", metavar="N", min=1, help="Train in N processes at once: two to eight on one GPU.")
     ] = 1,
     seeds: options.SeedsOption = None,
-    data: options.DataOption = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="PATH", help="CIFAR-10, or a folder with the archives of several data sets."),
+    ] = None,
     settings: options.SetOption = None,
     redraw: Annotated[bool, typer.Option("--redraw", help="Only draw again, from the records that are there.")] = False,
     out: Annotated[
@@ -53,11 +59,13 @@ def reproduce(
         return
     if not names:
         raise CommandError(f"say which result: {', '.join((*RESULTS, *OTHERS))} or all (see --list)")
-    wanted = [*RESULTS, *OTHERS] if "all" in names else [choose("result", n, (*RESULTS, *OTHERS)) for n in names]
+    wanted = [*RESULTS, *OTHERS] if "all" in names else names
+    for name in wanted:
+        choose("result", name.partition("/")[0], (*RESULTS, *OTHERS))
     directory = out or Path("runs") / f"reproduce-{scale}"
     run = partial(_run, wanted, scale, directory, seeds=seeds, data=data, settings=settings, redraw=redraw)
     quiet = json_file == "-"
-    shared = [name for name in wanted if name in RESULTS]  # the others have no rows to share
+    shared = [name for name in wanted if name not in OTHERS]  # the others have no rows to share
     if jobs > 1 and shared and not redraw:
         from discover.lab.experiments.reproduce.jobs import more_processes
 
@@ -101,14 +109,19 @@ def _run(
     redraw: bool,
     quiet: bool,
 ) -> list[dict[str, Any]]:
+    from discover.lab.experiments.config.config import DataConfig
+    from discover.lab.experiments.reproduce.find_data import find_data
     from discover.lab.experiments.reproduce.results import get_result
 
-    overrides = options.as_overrides(settings, data)
+    overrides = options.as_overrides(settings, None)
     numbers = None if seeds is None else list(range(seeds))
     results = {
-        name: get_result(name, scale, overrides=overrides, seeds=numbers) for name in wanted if name not in OTHERS
+        name: get_result(name, scale, data=data, overrides=overrides, seeds=numbers)
+        for name in wanted
+        if name not in OTHERS
     }
     shown = [text for text in overrides if not text.startswith("data.path=")]
+    cifar = None if data is None else find_data(DataConfig("cifar10"), data)
     programs: dict[str, Any] = {}
     found: list[dict[str, Any]] = []
     began = time.monotonic()
@@ -121,7 +134,7 @@ def _run(
             continue
         if name in OTHERS:
             with stoppable(directory):
-                found.append(run_other(name, directory, quick=scale == "digits", data=data, say=say))
+                found.append(run_other(name, directory, quick=scale == "digits", data=cifar, say=say))
             continue
         from discover.lab.experiments.reproduce.train import reproduce as run_result
 
@@ -144,11 +157,12 @@ def _redraw(name: str, directory: Path) -> list[Path]:
         return redraw_other(name, directory)
     from discover.lab.report.results import write_drift, write_panel
 
-    panels = sorted(path.parent for path in (directory / name).glob("*/comparison.json"))
+    result, _, only = name.partition("/")
+    panels = sorted(path.parent for path in (directory / result).glob(f"{only or '*'}/comparison.json"))
     if not panels:
         raise CommandError(f"there is no record of {name} in {directory}: run `discover reproduce {name}` first")
-    drift = directory / name / "drift"
-    extra = write_drift(drift) if (drift / "drift.json").is_file() else []
+    drift = directory / result / "drift"
+    extra = write_drift(drift) if (drift / "drift.json").is_file() and not only else []
     return [*(path for panel in panels for path in write_panel(panel)), *extra]
 
 

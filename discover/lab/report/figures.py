@@ -1,5 +1,7 @@
 """The paper's three figures, from records: training loss, validation accuracy, last-step accuracy.
 
+Where a comparison is judged by its loss, as text is, the last two show the loss.
+
 Every figure is written as PNG (for a slide) and SVG (for a page). Curves differ in colour, line and marker,
 bars in colour and hatch, so they stay apart for colour-blind readers and when printed in grey.
 """
@@ -7,6 +9,7 @@ bars in colour and hatch, so they stay apart for colour-blind readers and when p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +22,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES = ("training-loss", "validation-accuracy", "last-step-accuracy")
+BY_LOSS = ("training-loss", "validation-loss", "last-step-loss")
+_SCALES = {"accuracy": (100.0, "%"), "loss": (1.0, "nats")}
 
 
 def write_figures(report: Report, directory: str | Path) -> list[Path]:
     """Draw the three figures of ``report`` into ``directory`` (made where it is missing); returns the files."""
     with styled():
-        return [path for name in FIGURES for path in save_figure(draw(report, name), Path(directory), name)]
+        return [path for name in figures_of(report) for path in save_figure(draw(report, name), Path(directory), name)]
+
+
+def figures_of(report: Report) -> tuple[str, ...]:
+    """The names of a report's figures, by what it is judged by."""
+    return BY_LOSS if report.comparison.get("measure") == "loss" else FIGURES
 
 
 def draw(report: Report, name: str) -> Figure:
-    """Draw one of :data:`FIGURES` and return it as a matplotlib figure, without any global state of pyplot."""
+    """Draw one of :func:`figures_of` and return it as a matplotlib figure, without any global state of pyplot."""
     from matplotlib.figure import Figure as NewFigure
 
     painters = {
         "training-loss": _training_loss,
-        "validation-accuracy": _validation_accuracy,
-        "last-step-accuracy": _last_step_accuracy,
+        "validation-accuracy": partial(_evaluated, quantity="accuracy"),
+        "validation-loss": partial(_evaluated, quantity="loss"),
+        "last-step-accuracy": partial(_last_step, quantity="accuracy"),
+        "last-step-loss": partial(_last_step, quantity="loss"),
     }
     styles = series_styles([run.label for run in report.runs])
     with styled():
-        wide = max(6.4, 0.84 * len(report.runs)) if name == "last-step-accuracy" else 6.4  # room for the bars' names
+        wide = max(6.4, 0.84 * len(report.runs)) if name.startswith("last-step") else 6.4  # room for the bars' names
         figure = NewFigure(figsize=(wide, 4.0), layout="constrained")
         axes = figure.add_subplot()
         painters[name](axes, report.runs, styles)
@@ -55,12 +67,14 @@ def _training_loss(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Styl
     axes.set(title="Training loss", xlabel="step")
 
 
-def _validation_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
-    found = {run.label: run.eval_curve("accuracy") for run in runs}
+def _evaluated(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style], *, quantity: str) -> None:
+    found = {run.label: run.eval_curve(quantity) for run in runs}
     split = "test" if all(name == "test" for name, _ in found.values()) else "validation"
-    _curves(axes, {label: curve for label, (_, curve) in found.items()}, styles, scale=100.0)
-    axes.set(title=f"{split.capitalize()} accuracy (%)", xlabel="step")
-    axes.set_ylim(top=min(100.5, axes.get_ylim()[1]))
+    scale, unit = _SCALES[quantity]
+    _curves(axes, {label: curve for label, (_, curve) in found.items()}, styles, scale=scale)
+    axes.set(title=f"{split.capitalize()} {quantity} ({unit})", xlabel="step")
+    if quantity == "accuracy":
+        axes.set_ylim(top=min(100.5, axes.get_ylim()[1]))
 
 
 def _curves(axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], scale: float = 1.0) -> None:
@@ -85,21 +99,23 @@ def _curves(axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], scal
             axes.figure.legend(loc="outside lower center", ncols=4, **options)
 
 
-def _last_step_accuracy(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style]) -> None:
-    finals = {run.label: run.final("accuracy") for run in runs}
+def _last_step(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style], *, quantity: str) -> None:
+    finals = {run.label: run.final(quantity) for run in runs}
     finals = {label: found for label, found in finals.items() if found[1]}
     spreads = {label: mean_std(values) for label, (_, values) in finals.items()}
     positions = range(len(spreads))
+    scale, unit = _SCALES[quantity]
     for position, (label, (mean, std)) in zip(positions, spreads.items()):
-        draw_bar(axes, position, 100 * mean, 100 * std, styles[label], width=0.68)
+        draw_bar(axes, position, scale * mean, scale * std, styles[label], 0.68, digits=1 if scale > 1 else 2)
     split = "test" if all(name == "test" for name, _ in finals.values()) else "validation"
     seeds = max((len(values) for _, values in finals.values()), default=0)
     note = f", mean ± std over {seeds} seeds" if seeds > 1 else ""
-    axes.set_title(f"Last-step {split} accuracy (%){note}")
+    axes.set_title(f"Last-step {split} {quantity} ({unit}){note}")
     names = [styles[label].name.replace(", ", ",\n").replace("-", "-\n").replace(" (", "\n(") for label in spreads]
     axes.set_xticks(list(positions), names, fontsize=8.5)
-    axes.set_ylim(0, 108)
-    axes.set_yticks(range(0, 101, 20))
+    if quantity == "accuracy":
+        axes.set_ylim(0, 108)
+        axes.set_yticks(range(0, 101, 20))
     axes.grid(False, axis="x")
     axes.tick_params(length=0)
 

@@ -78,13 +78,13 @@ def set_title(axes: Axes, title: str, facts: str) -> None:
     )  # fmt: skip
 
 
-def draw_bar(axes: Axes, at: float, mean: float, std: float, style: Style, width: float) -> None:
+def draw_bar(axes: Axes, at: float, mean: float, std: float, style: Style, width: float, *, digits: int = 1) -> None:
     """A bar with its whisker and its number above."""
     axes.bar(at, mean, width=width, zorder=2, **style.bar)
     if std > 0:
         axes.errorbar(at, mean, yerr=std, fmt="none", ecolor=INK, elinewidth=1.3, capsize=4, zorder=4)
     axes.annotate(
-        f"{mean:.1f}", (at, mean + std), xytext=(0, 4), textcoords="offset points", ha="center", va="bottom",
+        f"{mean:.{digits}f}", (at, mean + std), xytext=(0, 4), textcoords="offset points", ha="center", va="bottom",
         fontsize=9, fontweight="bold", zorder=5,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
     )  # fmt: skip

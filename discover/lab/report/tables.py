@@ -130,15 +130,17 @@ def _ratio(value: Any) -> str | None:
 
 
 def best_on_validation(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The row with the highest mean validation accuracy; of equals the first.
+    """The row with the highest mean validation accuracy, or lowest loss if that is its measure; of equals the first.
 
     What is reported on the test split must not be picked on it, so rows without a validation accuracy cannot be
     picked, unless there is no choice: a single row is its own best.
     """
     if len(rows) == 1:
         return rows[0]
-    scored = [row for row in rows if (row.get("validation_accuracy") or {}).get("mean") is not None]
-    return max(scored, key=lambda row: row["validation_accuracy"]["mean"], default=None)
+    by_loss = any(row.get("measure") == "loss" for row in rows)
+    key, sign = ("validation_loss", -1) if by_loss else ("validation_accuracy", 1)
+    scored = [row for row in rows if (row.get(key) or {}).get("mean") is not None]
+    return max(scored, key=lambda row: sign * row[key]["mean"], default=None)
 
 
 def _best(rows: list[dict[str, Any]]) -> int | None:

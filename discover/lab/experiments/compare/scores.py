@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+Quantity = Literal["accuracy", "loss"]
 
 
 def choose_rate(
-    members: Sequence[dict[str, Any]], learning_rates: Sequence[float], seeds: Sequence[int]
+    members: Sequence[dict[str, Any]],
+    learning_rates: Sequence[float],
+    seeds: Sequence[int],
+    by: Quantity = "accuracy",
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Picks the learning rate with the highest mean validation accuracy at the last step.
+    """Picks the learning rate with the highest mean validation accuracy (or the lowest loss) at the last step.
 
     A rate at which any seed diverged cannot be chosen (unless all did). Of equals the smaller wins.
 
@@ -18,6 +23,7 @@ def choose_rate(
         members: as in a grid's ``summary.json``: for each learning rate, in order, one member a seed.
         learning_rates: the grid.
         seeds: the seeds.
+        by: what decides.
 
     Returns:
         The index of the choice, and for every rate its mean and spread.
@@ -25,10 +31,10 @@ def choose_rate(
     grid = []
     for index, rate in enumerate(learning_rates):
         group = members[index * len(seeds) : (index + 1) * len(seeds)]
-        values = [((member.get("final") or {}).get("validation") or {}).get("accuracy") for member in group]
-        grid.append({"learning_rate": rate, "validation_accuracy": spread(values)})
-    scores = [point["validation_accuracy"]["mean"] for point in grid]
-    scores = [-math.inf if score is None else score for score in scores]
+        found = [(member.get("final") or {}).get("validation") or {} for member in group]
+        grid.append({"learning_rate": rate, f"validation_{by}": spread([one.get(by) for one in found])})
+    scores = [point[f"validation_{by}"]["mean"] for point in grid]
+    scores = [-math.inf if score is None else score if by == "accuracy" else -score for score in scores]
     return scores.index(max(scores)), grid
 
 
@@ -52,6 +58,7 @@ def spreads(final: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
     nothing: list[None] = [None] * len(seeds)
     return {
         "validation_accuracy": spread(final.get("validation", {}).get("accuracy", nothing)),
+        "validation_loss": spread(final.get("validation", {}).get("loss", nothing)),
         "test_accuracy": spread(final.get("test", {}).get("accuracy", nothing)),
         "test_loss": spread(final.get("test", {}).get("loss", nothing)),
     }

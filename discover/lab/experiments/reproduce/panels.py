@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from discover.lab.data import CLUSTERINGS
+from discover.lab.experiments.compare.scores import Quantity
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.preset import Hyperparameters
 from discover.lab.experiments.presets.presets import get_preset
@@ -45,6 +47,7 @@ class Panel:
     figure: Figure = "comparison"  # how it is drawn
     checkpoints: bool = False  # whether its runs are long enough to be worth continuing in the middle
     extensions: int = 0  # how many rates a row may add to its grid, one at a time, while the best one is at its end
+    measure: Quantity = "accuracy"  # what a learning rate is chosen by, and what the table and the figure show
 
     @property
     def num_trainings(self) -> int:
@@ -75,6 +78,7 @@ class Maker:
         optimizer: str,
         variant: str = "",
         *,
+        data: str = "cifar10",
         clusters: str = "classes",
         groups: int = 8,
         length: float = 1.0,
@@ -87,20 +91,22 @@ class Maker:
     ) -> Row:
         """An optimizer with the library's defaults (or ``hyperparameters``) in a setting.
 
+        ``clusters`` is a clustering, or a column of the data set. Where the embedded digits stand for all data, their
+        classes stand for all columns.
+
         Without ``lowest_rate`` the grid begins one rate higher: at eight groups and clean labels the lowest is far
         from the best one for every optimizer (results-a). Where it is not, the grid goes on to it.
         """
         scale = self.scale
         values = dict(hyperparameters or get_preset("digits").hyperparameters(optimizer))
         values.pop("learning_rate", None)
-        config = get_preset(scale.presets[clusters]).config.with_values(
+        config, batch = self._start(data, clusters)
+        config = config.with_values(
             {
-                **scale.changes,
                 "optimizer.name": optimizer,
                 **{f"optimizer.{key}": value for key, value in values.items()},
-                "clusters.by": clusters,
                 "batches.groups": groups,
-                "batches.group_size": scale.batch // groups,
+                "batches.group_size": batch // groups,
                 "training.on_nonfinite": "stop",
                 **(changes or {}),
             }
@@ -114,6 +120,16 @@ class Maker:
             rates = tuple(rate for rate in grid[scale.every_rate] if lowest_rate or rate != grid[0])
         label = f"{optimizer}-{variant}" if variant else optimizer
         return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference)
+
+    def _start(self, data: str, clusters: str) -> tuple[Config, int]:
+        """The configuration of a data set with these clusters, and how many examples a batch has."""
+        other, column = self.scale.others.get(data), clusters not in CLUSTERINGS
+        if other is not None:
+            by = {"clusters.by": "column", "clusters.column": clusters} if column else {"clusters.by": clusters}
+            return Config(name=data).with_values({**other.changes, **by}), other.batch
+        clusters = "classes" if column else clusters
+        preset = get_preset(self.scale.presets[clusters])
+        return preset.config.with_values({**self.scale.changes, "clusters.by": clusters}), self.scale.batch
 
     def panel(self, name: str, title: str, rows: Sequence[Row], **options: Any) -> Panel:
         """A panel with this scale's seeds."""

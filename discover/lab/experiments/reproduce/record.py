@@ -37,6 +37,7 @@ def write_panel_record(
         "panel": panel.name,
         "title": panel.title,
         "figure": panel.figure,
+        "measure": panel.measure,
         "description": result.question,
         "facts": {"data": name, "model": _model(config), "batches": "; ".join(batches)},
         "note": _note(panel),
@@ -80,8 +81,9 @@ def _note(panel: Panel) -> str:
     tried = " or ".join(str(number) for number in rates)
     tuned = len(panel.tuning_seeds)
     further = f", or of up to {panel.extensions} more where the best was at an end of the grid" * (panel.extensions > 0)
+    what = "Loss in nats at the last step" if panel.measure == "loss" else "Last step"
     return (
-        f"Last step after {length}, mean ± standard deviation over {len(panel.seeds)} seed"
+        f"{what} after {length}, mean ± standard deviation over {len(panel.seeds)} seed"
         f"{'s' if len(panel.seeds) > 1 else ''}. Each row's learning rate is the best of {tried} on the validation "
         f"split ({tuned} seed{'s' if tuned > 1 else ''}){further}; the test split is reported."
     )

@@ -1,4 +1,4 @@
-"""Each of our results (`results-a` … `results-h`) as data: optimizers, settings, seeds, learning rates.
+"""Each of our results as data: optimizers, settings, seeds, learning rates. Those from h on are in `rows`.
 
 Rows that several results have in common are trained once.
 
@@ -17,7 +17,9 @@ from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import COMPARED
 from discover.lab.experiments.presets.paper import PAPERS
 from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.experiments.reproduce.find_data import find_data
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row
+from discover.lab.experiments.reproduce.rows.muon import before_muon
 from discover.lab.experiments.reproduce.scales import SCALES
 from discover.registry import choose
 
@@ -41,27 +43,37 @@ RESULTS: Mapping[str, str] = {
     "results-e": "ν and β: a grid for Discover.",
     "results-f": "The printed equations beside ours: where they drift, and where they hold.",
     "results-g": "Discover before Adam: Adam alone and behind Discover, 8 or 2 class-pure groups in a batch.",
-    "results-h": "Discover before Muon: Muon alone and behind Discover, damped too, at random and in turn.",
+    "results-h": "Discover before Muon: Muon alone and behind Discover, damped too, at random and in turn; text.",
 }
 
 
 def get_result(
-    name: str, scale: str = "small", *, overrides: Sequence[str] = (), seeds: Sequence[int] | None = None
+    name: str,
+    scale: str = "small",
+    *,
+    data: str | None = None,
+    overrides: Sequence[str] = (),
+    seeds: Sequence[int] | None = None,
 ) -> Result:
     """The result of that name, every configuration checked.
 
     Args:
-        name: one of :data:`RESULTS`.
+        name: one of :data:`RESULTS`; `results-h/text` is one panel of it.
         scale: one of :data:`SCALES`.
+        data: CIFAR-10, or the folder that holds the archives of all data sets; see :func:`find_data`.
         overrides: ``key=value`` texts applied to every configuration.
         seeds: instead of the panels' own; the first one tunes.
 
     Raises:
         ConfigError: an unknown name, or a value that cannot be.
     """
+    name, _, only = name.partition("/")
     choose("result", name, RESULTS)
     size = SCALES[choose("scale", scale, SCALES)]
     panels = _BUILDERS[name](Maker(size))
+    if only:
+        choose(f"panel of {name}", only, [panel.name for panel in panels])
+        panels = [panel for panel in panels if panel.name == only]
     for text in overrides:
         key = text.partition("=")[0].strip()
         if key in ("optimizer.name", "optimizer.learning_rate", "training.seeds", "name"):
@@ -72,7 +84,7 @@ def get_result(
     for panel in panels:
         rows = []
         for row in panel.rows:
-            config = row.config
+            config = row.config.with_values({"data.path": find_data(row.config.data, data)})
             for text in overrides:
                 changed_config = config.override([text])
                 if text.partition("=")[0].strip() not in foreign_keys(config.optimizer.name):
@@ -81,7 +93,7 @@ def get_result(
         own = panel.seeds if seeds is None else tuple(seeds)
         tuning = panel.tuning_seeds if seeds is None else tuple(seeds)[:1]
         changed.append(dataclasses.replace(panel, rows=tuple(rows), seeds=own, tuning_seeds=tuning))
-    return Result(name, RESULTS[name], tuple(changed), DRIFT.get(name, ()))
+    return Result(name, RESULTS[name], tuple(changed), () if only else DRIFT.get(name, ()))
 
 
 def _all_optimizers(make: Maker, **options: Any) -> list[Row]:
@@ -236,79 +248,6 @@ def _results_g(make: Maker) -> list[Panel]:
     ]
 
 
-MUON_RATES = {1: (0.001, 0.002), 2: (0.002, 0.003), 4: (0.002, 0.003), 8: (0.002, 0.003)}
-"""By the number of groups: the fewer, the noisier a step, the smaller the best rate."""
-MUONS: Sequence[tuple[str, str, Mapping[str, float]]] = (
-    ("discover_muon", "", {"beta": 0.95, "nu": 0.95}),
-    ("discover_muon", "damped", {"beta": 0.95, "nu": 0.95, "damping": 0.1}),
-    ("muon", "", {"beta": 0.95, "nu": 0.95}),
-    ("muon", "fresh", {"beta": 0.95, "nu": 0.8}),  # on pure batches Muon alone wants some of the fresh gradient
-)
-"""Optimizer, variant, hyperparameters."""
-OTHERS_RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
-    "momentum": {1: (0.01, 0.03), 2: (0.03, 0.1)},
-    "discover": {1: (0.03, 0.1), 2: (0.1, 0.3)},
-    "adam": dict.fromkeys((1, 2), (0.0003, 0.001)),
-    "discover_adam": dict.fromkeys((1, 2), (0.00003, 0.0001)),
-}
-"""What Muon is compared with: by the number of groups, around the best rates of results-d and results-g."""
-
-
-def _muons(
-    make: Maker,
-    groups: int,
-    composition: str = "random",
-    changes: Mapping[str, Any] | None = None,
-    *,
-    others: Sequence[str] = tuple(OTHERS_RATES),
-) -> list[Row]:
-    """Muon alone and behind Discover on class-pure batches of so many groups, then the other optimizers."""
-    where = f"{groups} group{'s' if groups > 1 else ''}" + (" in turn" if composition == "balanced" else "")
-    beside = [(name, "", get_preset("digits").hyperparameters(name)) for name in others]
-    return [
-        make.row(
-            optimizer,
-            f"{variant} {where}".strip(),
-            groups=groups,
-            hyperparameters=values,
-            rates=OTHERS_RATES.get(optimizer, {groups: MUON_RATES[groups]})[groups],
-            changes={"batches.composition": composition, **(changes or {})},
-            facets={"groups": groups, "optimizer": f"{optimizer}-{variant}" if variant else optimizer},
-        )
-        for optimizer, variant, values in (*MUONS, *beside)
-    ]
-
-
-def _results_h(make: Maker) -> list[Panel]:
-    def shuffled(**changes: Any) -> Row:
-        return make.row(
-            "muon",
-            "shuffled",
-            hyperparameters=MUONS[2][2],
-            rates=MUON_RATES[8],
-            changes={"batches.composition": "shuffled", **changes},
-            reference=True,
-        )
-
-    # β, ν and κ were chosen on seeds 0 to 2 (docs/muon.md): these are others.
-    seeds = {key: tuple(3 + seed for seed in getattr(make.scale, key)) for key in ("seeds", "tuning_seeds")}
-    groups = [row for number in (8, 1, 2, 4) for row in _muons(make, number, others=())]
-    noise = {"data.label_noise": 0.4}
-    noisy = [*_muons(make, 1, changes=noise), *_muons(make, 8, changes=noise, others=())]
-    turns = [row for number in (1, 2) for row in _muons(make, number, "balanced")]
-    title = "Discover before Muon: accuracy by class-pure groups"
-    return [
-        make.panel("groups", title, [*groups, shuffled()], figure="groups", **seeds),
-        make.panel(
-            "noise-0.4", "Label noise 0.4: Muon alone and behind Discover", [*noisy, shuffled(**noise)], **seeds
-        ),
-        make.panel(
-            "one-group", "One class a batch: Muon alone and behind Discover", [*_muons(make, 1), shuffled()], **seeds
-        ),
-        make.panel("turns", "Classes in turn: Muon alone and behind Discover", turns, **seeds),
-    ]
-
-
 _BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
     "results-a": _results_a,
     "results-b": _results_b,
@@ -317,5 +256,5 @@ _BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
     "results-e": _results_e,
     "results-f": _results_f,
     "results-g": _results_g,
-    "results-h": _results_h,
+    "results-h": before_muon,
 }

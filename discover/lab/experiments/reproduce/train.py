@@ -25,6 +25,7 @@ from typing import Any
 from discover.lab import records
 from discover.lab.experiments.compare.comparison import purity
 from discover.lab.experiments.compare.scores import choose_rate, spreads
+from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.deadline import Deadline, OutOfTime
 from discover.lab.experiments.folder import claim, share
 from discover.lab.experiments.reproduce.drift import measure_drift
@@ -52,6 +53,7 @@ def reproduce(
     """
     found: dict[str, Any] = {}
     status = "finished"
+    _check_data(result, Path(out))
     with StopRequest() as stop:
         limit = Deadline(None if minutes is None else 60 * minutes, stop)
         pool = Pool(Path(out), limit, {} if programs is None else programs)
@@ -62,6 +64,19 @@ def reproduce(
             found["drift"] = _drift(result, found, pool, say)
             status = found["drift"]["status"]
     return {"result": result.name, "question": result.question, "status": status, "panels": found}
+
+
+def _check_data(result: Result, out: Path) -> None:
+    """Raises ConfigError where an archive is missing that a row will need, before hours are spent on others."""
+    for panel in result.panels:
+        for row in panel.rows:
+            path = row.config.data.path
+            done = panel_dir(out, result.name, panel.name) / "runs" / slug(row.label)
+            if path is not None and not Path(path).exists() and not done.exists():
+                raise ConfigError(
+                    f"{result.name}/{panel.name} needs {path}, which is not there: name the folder that holds "
+                    f"{Path(path).name} with --data, or the panels to train, as in results-h/groups"
+                )
 
 
 def panel_dir(out: str | Path, result: str, panel: str) -> Path:
@@ -130,6 +145,7 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
         "learning_rate": rate,
         "at_grid_edge": len(grid) > 1 and chosen in (0, len(grid) - 1),
         "grid": grid,
+        "measure": panel.measure,
         **spreads(summary["final"], panel.seeds),
         "steps_per_second": max(speeds) or None,
         "run": f"runs/{slug(row.label)}",
@@ -145,7 +161,7 @@ def _tune(panel: Panel, row: Row, pool: Pool) -> tuple[int, list[dict[str, Any]]
             for rate in rates
             for seed in panel.tuning_seeds
         ]
-        chosen, grid = choose_rate(members, rates, panel.tuning_seeds)
+        chosen, grid = choose_rate(members, rates, panel.tuning_seeds, panel.measure)
         if len(rates) == len(row.learning_rates) + panel.extensions or 0 < chosen < len(rates) - 1:
             return chosen, grid
         rates = [next_rate(rates[0], -1), *rates] if chosen == 0 else [*rates, next_rate(rates[-1], 1)]
@@ -202,6 +218,8 @@ def slug(label: str) -> str:
 
 
 def _line(row: dict[str, Any]) -> str:
-    mean, std = row["test_accuracy"]["mean"], row["test_accuracy"]["std"]
-    reached = "diverged" if mean is None else f"test {100 * mean:.1f} ± {100 * std:.1f} %"
+    mean, std = (row[f"test_{row['measure']}"][key] for key in ("mean", "std"))
+    loss = row["measure"] == "loss"
+    value = "" if mean is None else f"{mean:.3f} ± {std:.3f} nats" if loss else f"{100 * mean:.1f} ± {100 * std:.1f} %"
+    reached = f"test {value}" if value else "diverged"
     return f"{row['label']}: learning rate {row['learning_rate']:g}, {reached}"

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from discover.lab.records import finite, write_text
 from discover.lab.report.against import against_baselines
-from discover.lab.report.figures import FIGURES, draw
+from discover.lab.report.figures import draw, figures_of
 from discover.lab.report.load import Report, hardware
 from discover.lab.report.page import charts
 from discover.lab.report.plotting import styled
@@ -83,7 +83,9 @@ def render_page(report: Report, interactive: bool | None = None) -> str:
         series_name=series_name,
         interactive=finite(_interactive(report)) if interactive else None,
         library=Markup(charts.javascript()) if interactive else None,
-        figures=[] if interactive else [(name.replace("-", " "), _image(draw(report, name))) for name in FIGURES],
+        figures=[]
+        if interactive
+        else [(name.replace("-", " "), _image(draw(report, name))) for name in figures_of(report)],
         hint=PAGE_HINT,
         variance=_variance(report),
         grid=_grid(report),
