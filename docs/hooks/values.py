@@ -93,6 +93,16 @@ def floor(record: str, optimizer: str, groups: str) -> str:
     return f"{find(load(record)['updates'], optimizer=optimizer, groups=groups)['times_floor']:.2f}"
 
 
+def torch_ms(record: str, kind: str, optimizer: str) -> str:
+    """Milliseconds of a step in PyTorch; the optimizer may be of two words."""
+    return f"{load(record)['torch'][kind]['milliseconds'][optimizer.replace('; ', ', ')]:.1f}"
+
+
+def jax_over_torch(record: str) -> str:
+    """Steps of our JAX momentum for each of torch's SGD, the network compiled."""
+    return f"{next(value for key, value in load(record).items() if key.startswith('our JAX')):.2f}"
+
+
 def loss(name: str) -> str:
     """Held-out loss on the six kinds of text, over the seeds that took no part in the choice."""
     values = [one["loss"] for one in load("text-domains")["best_seeds_1_to_5"] if one["name"] == name]
@@ -167,6 +177,7 @@ NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
         accuracy, mean, gap, won_back, test_loss, less, rate, drift, speed, lowest, highest, milliseconds, of_muon,
-        longer, megabytes, floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
+        longer, megabytes, floor, torch_ms, jax_over_torch, loss, gain, stable_rank, rank_correlation, steady, grows,
+        violations,
     )
 }  # fmt: skip
