@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from discover.lab.data import SOURCES, Dataset
+from discover.lab.data import SOURCES, DataError, Dataset
 from discover.lab.data.sources.kinds import left_out, picture_sides
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
@@ -42,6 +42,9 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
     config = config.with_values(suitable(dataset, slow))
     asked = config.override(overrides)
+    if dataset.next_byte and asked.clusters.by == "classes":
+        wrong = f"{dataset.name} has text and no label, so no classes to make clusters of (--label names a label)"
+        raise DataError(wrong, clusters="COLUMN")
     clustering = build_clustering(asked, build_data(asked, loaded=dataset))
     what, model = describe_examples(dataset), asked.model.name
     by = asked.clusters.values_of or asked.clusters.by
@@ -111,6 +114,8 @@ def _oddities(config: Config, dataset: Dataset) -> list[str]:
     path, lines = config.data.path, []
     if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
         lines.append(f"left out: {said}")
+    if dataset.next_byte and config.data.source == "table":
+        lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
     parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]
     counts = np.bincount(np.concatenate(parts), minlength=dataset.num_classes)
     single = [] if dataset.next_byte else np.flatnonzero(counts == 1).tolist()
