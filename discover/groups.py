@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
 
-from discover.checks import check_choice, check_group_axis, check_group_sizes, check_parameters
+from discover.checks import all_masked, check_choice, check_group_axis, check_group_sizes, check_parameters
 from discover.context import NO_CONTEXT, GroupTransformation
 from discover.direction import wide_dtype
 from discover.rule import with_offset
@@ -35,7 +35,7 @@ def group_value_and_grad(
       `(losses, aux)`, aux leaves [G, ...]) and gradients with leaves [G, ...]. A `key` is split into one per group.
 
     Raises:
-      ValueError: if the mode is unknown or the batch's leaves disagree about G.
+      ValueError: if the mode is unknown, there are no parameters, or the batch's leaves disagree about G.
       TypeError: if a parameter is no floating-point array.
 
     Example:
@@ -107,7 +107,7 @@ def mean_over_groups() -> GroupTransformation:
         return optax.EmptyState()
 
     def update(updates, state, params=None, *, group_sizes=None, context=NO_CONTEXT, **_):
-        if not jax.tree.leaves(updates):
+        if all_masked("gradients", updates):
             return updates, state
         num_groups = check_group_axis(updates, params)
         means = mean(updates, None if group_sizes is None else check_group_sizes(group_sizes, num_groups))
@@ -150,9 +150,11 @@ def freeze() -> GroupTransformation:
 
 
 def has_no_groups(grads: Any) -> bool:
-    """Whether there is nothing to do: no groups, or no parameters."""
-    leaves = jax.tree.leaves(grads)
-    return not leaves or (jnp.ndim(leaves[0]) > 0 and jnp.shape(leaves[0])[0] == 0)
+    """Whether there is nothing to do: no groups, or no parameters that are not masked."""
+    if all_masked("gradients", grads):
+        return True
+    first = jax.tree.leaves(grads)[0]
+    return jnp.ndim(first) > 0 and jnp.shape(first)[0] == 0
 
 
 def without_groups(grads: Any) -> Any:

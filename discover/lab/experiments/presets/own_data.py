@@ -22,8 +22,10 @@ FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
 """For pictures and text on a CPU, where the others would make minutes an hour."""
 
 
-def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, str]:
-    """The setting for the data that a configuration names, the data, and what was chosen in one line.
+def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, tuple[str, ...]]:
+    """The setting for the data that a configuration names, the data, and what was chosen.
+
+    That is said in one line, and what is odd about the data in one more each.
 
     Args:
         config: its source and path.
@@ -53,9 +55,8 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
     note = (
         f"{config.name}: {summary}. Chosen for it: {model}, {_length(asked)}, "
-        f"batches of {batches.groups} × {batches.group_size}, {len(training.seeds)} seeds; --set changes each"
+        f"batches of {batches.groups} × {batches.group_size}, {_seeds(len(training.seeds))}; --set changes each"
     )
-    note = "\n".join([note, *_oddities(asked, dataset)])
     preset = Preset(
         name=config.name,
         summary=summary,
@@ -66,7 +67,11 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         target_accuracy=0.3 if dataset.next_byte else 0.5,
         source="your own data; model, steps and groups were chosen from its size and shape",
     )
-    return preset, dataset, note
+    return preset, dataset, (note, *_oddities(asked, dataset))
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def _length(config: Config) -> str:
