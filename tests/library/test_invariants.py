@@ -167,11 +167,8 @@ def test_an_optimizer_that_no_parameter_has_does_nothing(name, skip):
     """Under a label of `optax.partition` that no parameter has, the optimizer gets a tree of masks."""
     if skip and "skip_nonfinite" not in OPTIMIZERS[name].parameters:
         return
-    options = {"skip_nonfinite": True} if skip else {}
-    params = {"w": jnp.ones((3, 2))}
-    tx = optax.partition(
-        {"own": table.make(name, weight_decay=0.1, l2=0.1, **options), "all": discover.sgd(0.1)}, "all"
-    )
+    nobodys = table.make(name, weight_decay=0.1, l2=0.1, **({"skip_nonfinite": True} if skip else {}))
+    tx, params = optax.partition({"none": nobodys, "all": discover.sgd(0.1)}, "all"), {"w": jnp.ones((3, 2))}
     grads, ids = {"w": jnp.ones((2, 3, 2))}, jnp.array([0, 1])
     after, _ = discover.take_step(tx, grads, tx.init(params), params, cluster_ids=ids)
     np.testing.assert_allclose(after["w"], 0.9)
