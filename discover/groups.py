@@ -14,6 +14,10 @@ from discover.direction import wide_dtype
 from discover.rule import with_offset
 
 MODES = ("vmap", "map")
+CHANGED_MODEL = (
+    "the loss function changes a model from outside of it, as dropout does with its random state: work on a copy, "
+    "nnx.merge(graphdef, params, rest, copy=True), and nnx.reseed it with the group's key (docs/models.md, Dropout)"
+)
 
 
 def group_value_and_grad(
@@ -59,9 +63,12 @@ def group_value_and_grad(
             extra = {} if group_key is None else {"key": group_key}
             return value_and_grad(params, group, *shared, **extra)
 
-        if mode == "map":
-            return jax.lax.map(lambda args: one(*args), (batch, keys))
-        return jax.vmap(one)(batch, keys)
+        try:
+            return jax.lax.map(lambda args: one(*args), (batch, keys)) if mode == "map" else jax.vmap(one)(batch, keys)
+        except Exception as error:
+            if type(error).__name__ == "TraceContextError":  # flax nnx, which this library does not import
+                error.add_note(CHANGED_MODEL)
+            raise
 
     return per_group
 

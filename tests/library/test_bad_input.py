@@ -196,12 +196,3 @@ def test_a_tree_without_parameters_is_refused(name, empty):
 def test_a_loss_without_parameters_has_no_gradients():
     with pytest.raises(ValueError, match="there are no parameters, got a dict without any array"):
         discover.group_value_and_grad(lambda p, x: jnp.sum(x))({}, jnp.ones((2, 3)))
-
-
-def test_ids_that_flax_dropped_are_told_so():
-    from flax.training import train_state
-
-    tx = discover.discover(0.1, discover.Clusters.uniform(2))
-    state = train_state.TrainState.create(apply_fn=None, params={"w": jnp.zeros(3)}, tx=tx)
-    with pytest.raises(TypeError, match=r"cluster_ids is missing.*TrainState.apply_gradients takes them"):
-        state.apply_gradients(grads={"w": jnp.ones((2, 3))}, cluster_ids=jnp.array([0, 1]))
