@@ -7,11 +7,13 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from discover.checks import (
+    all_masked,
     check_choice,
     check_cluster_ids,
     check_clusters,
     check_group_axis,
     check_group_sizes,
+    check_parameters,
     check_unit_interval,
 )
 from discover.clusters import Clusters
@@ -93,6 +95,8 @@ def scale_by_discover(
     num_clusters = clusters.num_clusters
 
     def init(params):
+        check_parameters(params)
+
         def zero_buffers(p):
             return jnp.zeros((num_clusters, *jnp.shape(p)), buffer_dtype or wide_dtype(p))
 
@@ -103,7 +107,7 @@ def scale_by_discover(
 
     def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, context=NO_CONTEXT, **_):
         del params
-        if not jax.tree.leaves(updates):
+        if all_masked("gradients", updates):
             return updates, state
         num_groups = check_group_axis(updates, state.mean)
         ids = check_cluster_ids(cluster_ids, num_groups)

@@ -162,12 +162,16 @@ def test_a_batch_of_no_groups_leaves_parameters_and_state_unchanged(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_for_no_parameters_does_nothing(name):
-    """As under a label of `optax.partition` that no parameter has."""
-    tx = table.make(name, weight_decay=0.1)
-    updates, state = tx.update({}, tx.init({}), {}, cluster_ids=jnp.array([0, 1]))
-    assert updates == {}
-    assert jax.tree.structure(state) == jax.tree.structure(tx.init({}))
+@pytest.mark.parametrize("skip", [False, True])
+def test_an_optimizer_that_no_parameter_has_does_nothing(name, skip):
+    """Under a label of `optax.partition` that no parameter has, the optimizer gets a tree of masks."""
+    if skip and "skip_nonfinite" not in OPTIMIZERS[name].parameters:
+        return
+    nobodys = table.make(name, weight_decay=0.1, l2=0.1, **({"skip_nonfinite": True} if skip else {}))
+    tx, params = optax.partition({"none": nobodys, "all": discover.sgd(0.1)}, "all"), {"w": jnp.ones((3, 2))}
+    grads, ids = {"w": jnp.ones((2, 3, 2))}, jnp.array([0, 1])
+    after, _ = discover.take_step(tx, grads, tx.init(params), params, cluster_ids=ids)
+    np.testing.assert_allclose(after["w"], 0.9)
 
 
 def test_the_mean_over_no_groups_is_zero():

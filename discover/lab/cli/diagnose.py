@@ -30,7 +30,10 @@ def diagnose(
     sample: Annotated[
         int,
         typer.Option(
-            "--sample", metavar="N", help="Examples whose gradients are taken.", callback=options.at_least(20)
+            "--sample",
+            metavar="N",
+            help="Examples whose gradients are taken; ten times as many for k-means.",
+            callback=options.at_least(20),
         ),
     ] = 1000,
     warmup: Annotated[
@@ -130,7 +133,7 @@ def _measure(
 
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 
-        settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column)
+        settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column, stream=10 * sample)
         return diagnose(config, settings, dataset=_split(config, loaded), say=say, estimate=estimate)
 
 

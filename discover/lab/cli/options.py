@@ -176,8 +176,8 @@ def chosen_setting(
     if what is None or file is not None:
         return Setting(chosen_preset(what, file, default))
     setting = setting_of(what, overrides)
-    if setting.note:
-        say(setting.note)
+    for line in setting.notes:
+        say(line)
     return setting
 
 

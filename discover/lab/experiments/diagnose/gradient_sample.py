@@ -6,7 +6,6 @@ Examples are read from the host a piece at a time: of a data set whose images ar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -110,18 +109,19 @@ class GradientSample:
             rows = GradientRows(self.loss, params, features=256, seed=self.options.seed + 1)
         return lambda indices: rows.stream(self.pieces(indices))
 
-    def estimated_seconds(self) -> float:
-        """How long the whole diagnosis takes, from the gradients of a few examples."""
-        few, examples = self.chosen[:64], 4 * (len(self.chosen) + min(self.options.stream, self.size))
-        examples += self.options.warmup_steps * self.config.batches.groups * self.config.batches.group_size
-        list(self._rows.stream(self.pieces(few)))  # compiles
-        began = time.perf_counter()
-        list(self._rows.stream(self.pieces(few)))
-        return examples * (time.perf_counter() - began) / len(few)
+    def gradients(self, params: Any, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Gradients as rows, projected where they are long."""
+        return np.concatenate(list(self._rows.at(params).stream(self.pieces(indices))))
 
     def gram(self, params: Any) -> NDArray[np.float64]:
         """The Gram matrix of the sample's gradients."""
-        return gram_matrix(np.concatenate(list(self._rows.at(params).stream(self.pieces(self.chosen)))))
+        return gram_matrix(self.gradients(params, self.chosen))
+
+    @property
+    def can_be_augmented(self) -> bool:
+        """Whether the examples are pictures that are large enough to be cropped and mixed."""
+        shape = self.dataset.example_shape
+        return len(shape) == 3 and min(shape[:2]) >= 16
 
     def warm_up(self) -> Any:
         """Parameters after a short training with Momentum on shuffled batches, which favours no clustering."""

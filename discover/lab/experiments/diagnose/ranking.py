@@ -21,6 +21,7 @@ from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.config.sections import BatchConfig
 from discover.lab.experiments.diagnose.advice import what_to_do
 from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions, GradientSample, judgeable, shares
+from discover.lab.experiments.diagnose.how_long import seconds_needed
 from discover.lab.experiments.run.build import build_data
 
 __all__ = ["Diagnosis", "DiagnosisOptions", "diagnose"]
@@ -76,7 +77,8 @@ def diagnose(
             known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
             raise DataError(f"there is no column {column!r}: {known}")
     work = GradientSample(config, dataset, options)
-    estimate(work.estimated_seconds())
+    numbers = _numbers(work, judged)
+    estimate(seconds_needed(work, numbers))
     say(f"gradients of {len(work.chosen)} examples at the start")
     grams = {"start": work.gram(work.start)}
     say(f"{options.warmup_steps} steps of warm-up")
@@ -84,7 +86,7 @@ def diagnose(
     say(f"gradients of {len(work.chosen)} examples after the warm-up")
     grams["warm-up"] = work.gram(warm)
     candidates = []
-    for name, ids, probs in _partitions(work, warm, judged, say):
+    for name, ids, probs in _partitions(work, warm, judged, numbers, say):
         ids, probs = judgeable(ids, probs)
         estimates = {stage: work.estimate(gram, ids, probs) for stage, gram in grams.items()}
         plan = _composition(work, name, ids, len(probs))
@@ -99,8 +101,7 @@ def diagnose(
                 for stage, gram in grams.items()
             }  # fmt: skip
         candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises))
-    shape = dataset.example_shape
-    if len(shape) == 3 and min(shape[:2]) >= 16:
+    if work.can_be_augmented:
         say("augmentations as clusters")
         estimates = {stage: work.augmented(params) for stage, params in (("start", work.start), ("warm-up", warm))}
         candidates.append(Candidate("augmentations", 3, estimates))
@@ -132,7 +133,7 @@ def diagnose(
 
 
 def _partitions(
-    work: GradientSample, params: Any, columns: list[str], say: Callable[[str], None]
+    work: GradientSample, params: Any, columns: list[str], numbers: list[int], say: Callable[[str], None]
 ) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
     """Name, the sample's cluster ids and the clusters' probabilities, of every clustering that is a partition."""
     train, options, chosen = work.dataset.train, work.options, work.chosen
@@ -144,9 +145,7 @@ def _partitions(
         if column in train.columns:
             ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
             yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)
-    classes = work.dataset.num_classes
-    if work.dataset.next_byte:
-        classes = max([8, *(len(np.unique(train.columns[column])) for column in columns)])
+    classes = _kinds(work, columns)
     ids = np.asarray(Clustering.random(work.size, min(classes, work.size), options.seed).assignments)
     yield f"random, {classes}", *shares(ids, chosen)
     embeddings = {
@@ -155,17 +154,14 @@ def _partitions(
         "projected gradients": work.embedding("projected", params),
     }
     fitted = np.sort(work.rng.permutation(work.size)[: min(options.stream, work.size)])
-    numbers = options.numbers or tuple(dict.fromkeys((max(2, classes // 2), classes, 2 * classes)))
-    numbers = [number for number in numbers if number <= len(chosen) // 4]
     for kind, embed in embeddings.items() if numbers else ():
-        say(f"k-means on {kind}")
         # One pass finds the centres for every k, one counts, one assigns the sample: no embedding is kept.
         models = [StreamingKMeans(number, seed=options.seed) for number in numbers]
-        for piece in embed(fitted):
+        for piece in _told(embed(fitted), len(fitted), f"k-means on {kind}", say):
             for model in models:
                 model.partial_fit(piece)
         counts = [np.zeros(number) for number in numbers]
-        for piece in embed(fitted):
+        for piece in _told(embed(fitted), len(fitted), f"k-means on {kind}, sizes", say):
             for count, model in zip(counts, models):
                 count += np.bincount(model.assign(piece), minlength=len(count))
         found: list[list[NDArray[np.int32]]] = [[] for _ in numbers]
@@ -174,6 +170,31 @@ def _partitions(
                 parts.append(model.assign(piece))
         for number, parts, count in zip(numbers, found, counts):
             yield f"k-means on {kind}, {number}", np.concatenate(parts), count / count.sum()
+
+
+def _told(
+    pieces: Iterator[NDArray[np.float32]], total: int, what: str, say: Callable[[str], None]
+) -> Iterator[NDArray[np.float32]]:
+    """The same pieces; how far they have come is said."""
+    done = 0
+    for piece in pieces:
+        say(f"{what}: {done:,} of {total:,} examples")
+        yield piece
+        done += len(piece)
+
+
+def _kinds(work: GradientSample, columns: list[str]) -> int:
+    """How many clusters to look for: as many as there are classes; of text without a label, as in a column."""
+    if not work.dataset.next_byte:
+        return work.dataset.num_classes
+    return max([8, *(len(np.unique(work.dataset.train.columns[column])) for column in columns)])
+
+
+def _numbers(work: GradientSample, columns: list[str]) -> list[int]:
+    """The k of k-means for which there are examples enough."""
+    kinds = _kinds(work, columns)
+    numbers = work.options.numbers or tuple(dict.fromkeys((max(2, kinds // 2), kinds, 2 * kinds)))
+    return [number for number in numbers if number <= len(work.chosen) // 4]
 
 
 def _composition(work: GradientSample, name: str, ids: NDArray, num_clusters: int) -> BatchPlan | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from discover.lab.data import SOURCES, Dataset
+from discover.lab.data import SOURCES, DataError, Dataset
 from discover.lab.data.sources.kinds import left_out, picture_sides
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
@@ -22,8 +22,10 @@ FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
 """For pictures and text on a CPU, where the others would make minutes an hour."""
 
 
-def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, str]:
-    """The setting for the data that a configuration names, the data, and what was chosen in one line.
+def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, tuple[str, ...]]:
+    """The setting for the data that a configuration names, the data, and what was chosen.
+
+    That is said in one line, and what is odd about the data in one more each.
 
     Args:
         config: its source and path.
@@ -42,6 +44,9 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
     config = config.with_values(suitable(dataset, slow))
     asked = config.override(overrides)
+    if dataset.next_byte and asked.clusters.by == "classes":
+        wrong = f"{dataset.name} has text and no label, so no classes to make clusters of (--label names a label)"
+        raise DataError(wrong, clusters="COLUMN")
     clustering = build_clustering(asked, build_data(asked, loaded=dataset))
     what, model = describe_examples(dataset), asked.model.name
     by = asked.clusters.values_of or asked.clusters.by
@@ -50,9 +55,8 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
     note = (
         f"{config.name}: {summary}. Chosen for it: {model}, {_length(asked)}, "
-        f"batches of {batches.groups} × {batches.group_size}, {len(training.seeds)} seeds; --set changes each"
+        f"batches of {batches.groups} × {batches.group_size}, {_seeds(len(training.seeds))}; --set changes each"
     )
-    note = "\n".join([note, *_oddities(asked, dataset)])
     preset = Preset(
         name=config.name,
         summary=summary,
@@ -63,7 +67,11 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         target_accuracy=0.3 if dataset.next_byte else 0.5,
         source="your own data; model, steps and groups were chosen from its size and shape",
     )
-    return preset, dataset, note
+    return preset, dataset, (note, *_oddities(asked, dataset))
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def _length(config: Config) -> str:
@@ -111,6 +119,8 @@ def _oddities(config: Config, dataset: Dataset) -> list[str]:
     path, lines = config.data.path, []
     if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
         lines.append(f"left out: {said}")
+    if dataset.next_byte and config.data.source == "table":
+        lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
     parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]
     counts = np.bincount(np.concatenate(parts), minlength=dataset.num_classes)
     single = [] if dataset.next_byte else np.flatnonzero(counts == 1).tolist()

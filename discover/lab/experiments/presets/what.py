@@ -17,7 +17,7 @@ class Setting(NamedTuple):
 
     preset: Preset
     loaded: Dataset | None = None  # one's own data, as its source gives it
-    note: str = ""  # what was chosen for it, in one line
+    notes: tuple[str, ...] = ()  # what was chosen for it, in one line; and what is odd about it, a line each
 
 
 def setting_of(what: str, overrides: Sequence[str] = ()) -> Setting:

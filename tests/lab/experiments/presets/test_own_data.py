@@ -30,6 +30,8 @@ def scans(tmp_path):
     names = [f"{domain}/{kind}/{k}.png" for domain in ("photo", "sketch") for kind in ("cat", "dog") for k in range(6)]
     files.write_files(tmp_path / "pets", {name: files.picture((k * 9, 0, 0)) for k, name in enumerate(names)})
     files.write_tar(tmp_path / "large.tar", {name: files.picture("red", (90, 70)) for name in names})
+    lines = [f"{k} {'ab' * 20 if k % 2 else 'xyz' * 20},{['ewe', 'zulu'][k % 2]}" for k in range(200)]
+    (tmp_path / "verses.csv").write_text("\n".join(["verse,language", *lines]))
     files.write_tar(tmp_path / "verses.tar.xz", {"ewe.txt": b"ab" * 4000, "zulu.txt": b"xyz" * 4000})
     return tmp_path
 
@@ -49,7 +51,7 @@ def scans(tmp_path):
 def test_a_path_is_a_setting_that_suits_its_size_and_shape(scans, name, options, model, shape, clusters):
     said = {key: options.get(key) for key in ("layout", "label", "clusters", "image_size", "on_bad_image")}
     overrides = data_overrides(**said)
-    preset, loaded, note = setting_of(str(scans / name), overrides)
+    preset, loaded, (note,) = setting_of(str(scans / name), overrides)
     config = preset.config.override(overrides).check()
     assert preset.name == name.partition(".")[0]
     assert (config.model.name, loaded.example_shape) == (model, shape)
@@ -91,11 +93,24 @@ def test_what_is_left_out_and_what_cannot_be_judged_is_counted_and_said(scans):
     (scans / "pets" / "photo" / "fox").mkdir()
     files.write_files(scans / "pets", {"photo/cat/a.heic": b"", "sketch/cat/b.heic": b"", "readme.md": b""})
     files.write_files(scans / "pets", {"sketch/owl/0.png": files.picture("red")})
-    said = setting_of(str(scans / "pets"), ["data.layout=domain/class"]).note.splitlines()[1:]
+    _, *said = setting_of(str(scans / "pets"), ["data.layout=domain/class"]).notes
     assert said == [
         "left out: files that are no pictures that can be read: 2 .heic, 1 .md; empty folders: 1",
         "classes of a single example, which nothing can be said about: 1 (owl)",
     ]
+
+
+def test_a_column_of_text_without_a_label_says_that_the_next_byte_is_learned(scans):
+    path, overrides = str(scans / "verses.csv"), ["clusters.by=column", "clusters.column=language"]
+    preset, loaded, (note, task) = setting_of(path, overrides)
+    assert loaded is not None
+    assert loaded.next_byte
+    assert preset.config.model.name == "transformer"
+    assert "the next byte (loss in nats; bits are 1.44 times as many); clusters: language (2)" in note
+    assert task.endswith("so the next byte of the text is learned; --label NAME learns a column")
+    with pytest.raises(DataError, match="has text and no label, so no classes to make clusters of") as error:
+        setting_of(path)
+    assert error.value.on_command_line.endswith(": give --clusters COLUMN")
 
 
 def test_one_broken_picture_stops_a_command_unless_it_is_told_to_skip(scans, capsys, monkeypatch):
