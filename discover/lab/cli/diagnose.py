@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from discover.lab.data import Dataset
     from discover.lab.experiments.config.config import Config
     from discover.lab.experiments.diagnose.ranking import Diagnosis
+
+MOST_LAYERS = 12
+"""That are shown; the file has all."""
 
 
 def diagnose(
@@ -151,6 +154,7 @@ def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
     styles = ["bold", *("dim" if row.verdict == "leave" else None for row in result.rows[1:])]
     show_grid(headers, cells, title, styles)
     console = stdout()
+    _show_layers(facts)
     for line in facts["summary"]:
         console.print(f"- {line}", markup=False, soft_wrap=True)
     if facts["next"]:
@@ -162,6 +166,31 @@ def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
         line = f"discover compare {setting} --optimizers momentum,muon,discover,discover_muon"
         console.print(line, markup=False, soft_wrap=True)
     console.print("\nfiles: " + ", ".join(str(path) for path in files), markup=False, soft_wrap=True)
+
+
+def _show_layers(facts: dict[str, Any]) -> None:
+    """Where the noise between clusters lies, the layers first that have most of it for their size."""
+    from discover.lab.cli.console import show_grid, stdout
+    from discover.lab.diagnostics.layers import Layer, needed_for
+
+    if facts["layers"] is None:
+        return
+    layers = [Layer(**row) for row in facts["layers"]["rows"]]
+    best = needed_for(layers, 1.0)
+    whole, size = sum(one.between_cluster for one in best), sum(one.parameters for one in layers)
+    cells, held, buffers = [], 0.0, 0
+    for one in best[:MOST_LAYERS]:
+        held, buffers = held + one.between_cluster, buffers + one.parameters
+        share = one.between_share(facts["groups"], facts["group_size"])
+        cells.append((one.name, f"{one.parameters:,}", f"{share:.0%}", f"{held / whole:.0%}", f"{buffers / size:.1%}"))
+    if not cells:
+        return
+    headers = ("layer", "parameters", "of its noise between", "of all between, so far", "of the buffers, so far")
+    show_grid(headers, cells, f"layer by layer, {facts['layers']['clusters']}: where buffers hold most for their size")
+    most, left = needed_for(layers, 0.9), len(layers) - len(cells)
+    share = sum(one.parameters for one in most) / size
+    line = f"{len(most)} of {len(layers)} layers, {share:.1%} of the buffers, hold 90 % of the noise between clusters"
+    stdout().print(f"[dim]{line}{f'; {left} more layers are in the file' if left else ''}[/dim]")
 
 
 def _bytes(count: int) -> str:

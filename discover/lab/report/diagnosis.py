@@ -15,10 +15,11 @@ _IN, _BETWEEN, _INK = "#9fb7c9", "#D55E00", "#22252b"
 
 
 def write_diagnosis_figure(json_file: Path, directory: Path) -> list[Path]:
-    """Draws `diagnosis`: what share of the noise lies between clusters, for every clustering, as batches are drawn."""
+    """Draws `diagnosis`, clusterings by the share of the noise between their clusters, and `layers`, where it lies."""
     record = json.loads(json_file.read_text())
     with styled():
-        return save_figure(_ranking(record), directory, "diagnosis")
+        files = save_figure(_ranking(record), directory, "diagnosis")
+        return files + (save_figure(_layers(record), directory, "layers") if record.get("layers") else [])
 
 
 def _ranking(record: dict[str, Any]) -> Figure:
@@ -56,4 +57,37 @@ def _ranking(record: dict[str, Any]) -> Figure:
     figure.legend(
         handles, words, loc="outside lower center", ncols=3, frameon=False, fontsize=8, title=note, title_fontsize=7.5
     )
+    return figure
+
+
+def _layers(record: dict[str, Any]) -> Figure:
+    """The share of each layer's noise between clusters, and how much of all of it so many buffers hold."""
+    import matplotlib.pyplot as plt
+
+    from discover.lab.diagnostics.layers import Layer, needed_for
+
+    layers = [Layer(**row) for row in record["layers"]["rows"]]
+    shares = [one.between_share(record["groups"], record["group_size"]) for one in layers]
+    figure, (bars, curve) = plt.subplots(1, 2, figsize=(10.5, max(3.2, 1.3 + 0.2 * len(layers))), layout="constrained")
+    places = range(len(layers))[::-1]
+    bars.barh(places, shares, color=_BETWEEN, hatch="//", edgecolor="white", linewidth=0)
+    bars.barh(places, [1 - share for share in shares], left=shares, color=_IN)
+    bars.set_yticks(places, [f"{one.name} ({one.parameters:,})" for one in layers], fontsize=7)
+    bars.set_xlim(0, 1)
+    bars.set_xlabel("share of the layer's gradient noise between clusters")
+    bars.set_title(f"each layer, {record['groups']} pure groups of {record['group_size']}")
+    bars.grid(visible=False)
+    best = needed_for(layers, 1.0)
+    size, whole = sum(one.parameters for one in layers), sum(one.between_cluster for one in best) or 1.0
+    held, buffers = [0.0], [0.0]
+    for one in best:
+        held.append(held[-1] + one.between_cluster / whole)
+        buffers.append(buffers[-1] + one.parameters / size)
+    curve.plot(buffers, held, color=_BETWEEN, marker="o", markersize=3)
+    curve.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle=":")
+    curve.set_xlabel("share of the buffers (`buffered=mask`), best layers first")
+    curve.set_ylabel("share of the noise between clusters")
+    curve.set_title("what some of the buffers hold")
+    curve.set_ylim(0, 1.03)
+    figure.suptitle(f"{record['data']}, {record['model']}, {record['layers']['clusters']} as clusters", fontsize=10)
     return figure

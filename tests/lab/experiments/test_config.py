@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,3 +204,22 @@ def test_every_key_is_documented():
             text = type(getattr(Config(), section)).__doc__
             documented = [line.strip().partition(":")[0] for line in text.splitlines() if ":" in line]
             assert field in documented, f"{key} is not in the docstring"
+
+
+def test_some_layers_have_buffers_and_a_layer_that_is_not_there_is_told():
+    from discover.lab.experiments.run.build import optimizer_factory
+
+    params = {"head": {"kernel": jnp.ones((4, 2))}, "layers": {"0": {"kernel": jnp.ones((3, 4))}}}
+    hyper = {"learning_rate": 0.1, "warmup_steps": 0.0, "total_steps": 10.0}
+
+    def state(text):
+        config = Config().override([f"optimizer.buffered={text}"]).check()
+        return optimizer_factory(config, [0.2] * 5)(hyper).init(params)
+
+    shapes = [leaf.shape for leaf in jax.tree.leaves(state("head"))]
+    assert (5, 4, 2) in shapes
+    assert (5, 3, 4) not in shapes
+    with pytest.raises(ConfigError, match=r"there is no layer 'layer/0'; the layers are head, layers/0"):
+        state("head,layer/0")
+    with pytest.raises(ConfigError, match="momentum' has no buffers to choose: leave optimizer.buffered unset"):
+        Config().override(["optimizer.name=momentum", "optimizer.buffered=head"]).check()

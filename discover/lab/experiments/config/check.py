@@ -60,6 +60,8 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     given = {"clusters": Clusters.uniform(1)} if entry.clustered else {}
     if optimizer.decay != "all" and "mask" not in entry.parameters:
         raise ConfigError(f"optimizer {entry.name!r} takes no mask, so that optimizer.decay must be all")
+    if optimizer.buffered is not None and "buffered" not in entry.parameters:
+        raise ConfigError(f"optimizer {entry.name!r} has no buffers to choose: leave optimizer.buffered unset")
     try:
         entry.make(lambda step: optimizer.learning_rate, **given, **optimizer.arguments)
     except (TypeError, ValueError) as error:

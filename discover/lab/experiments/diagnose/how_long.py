@@ -29,8 +29,8 @@ def seconds_needed(work: GradientSample, numbers: Sequence[int]) -> float:
     few = np.resize(work.chosen, 2 * AT_ONCE)
     first = _seconds(lambda: work.gradients(work.start, few))
     again = _seconds(lambda: work.gradients(work.start, few), times=3)
-    examples = 2 * sample + options.warmup_steps * batches.groups * batches.group_size + images * 2 * sample
-    programs = 1 + 2 * images  # the warm-up; the augmentations, and gradients of what they make
+    examples = 3 * sample + options.warmup_steps * batches.groups * batches.group_size + images * 2 * sample
+    programs = 2 + 2 * images  # the warm-up, gradients by layer; the augmentations, and gradients of what they make
     found = 0.0
     if numbers:
         passes = 2 * streamed + sample

@@ -85,9 +85,11 @@ def diagnose(
     warm = work.warm_up()
     say(f"gradients of {len(work.chosen)} examples after the warm-up")
     grams["warm-up"] = work.gram(warm)
-    candidates = []
+    candidates, looked_into = [], None
     for name, ids, probs in _partitions(work, warm, judged, numbers, say):
         ids, probs = judgeable(ids, probs)
+        if looked_into is None or name == _chosen(config, work):
+            looked_into = name, ids, probs
         estimates = {stage: work.estimate(gram, ids, probs) for stage, gram in grams.items()}
         plan = _composition(work, name, ids, len(probs))
         noises = None
@@ -101,6 +103,10 @@ def diagnose(
                 for stage, gram in grams.items()
             }  # fmt: skip
         candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises))
+    layers = None
+    if looked_into is not None:
+        say(f"layer by layer: {looked_into[0]}")
+        layers = {"clusters": looked_into[0], "rows": [one.to_json() for one in work.layers(warm, *looked_into[1:])]}
     if work.can_be_augmented:
         say("augmentations as clusters")
         estimates = {stage: work.augmented(params) for stage, params in (("start", work.start), ("warm-up", warm))}
@@ -125,6 +131,7 @@ def diagnose(
         "sample": len(work.chosen),
         "warmup_steps": options.warmup_steps,
         "stages": list(STAGES),
+        "layers": layers,
         "measured": _as_drawn(work, grams["warm-up"]),
         "summary": _summary(rows, _chosen(config, work)) + _about_composition(batches, candidates),
         "next": what_to_do(_first(rows, _chosen(config, work)), batches.groups, batches.composition),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -211,6 +212,8 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> MakeOptimizer:
         options["mask"] = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
     if entry.clustered:
         options["clusters"] = discover.Clusters(probs)
+    if settings.buffered is not None:
+        options["buffered"] = partial(_layers_called, settings.buffered.split(","))
     name = config.training.schedule
 
     def make(hyper: Hyper) -> optax.GradientTransformationExtraArgs:
@@ -219,6 +222,20 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> MakeOptimizer:
         return tx if entry.clustered or entry.name in OPTIMIZERS else _fed_the_mean(tx)
 
     return make
+
+
+def _layers_called(names: Sequence[str], params: Any) -> Any:
+    """A mask of the parameters of these layers: `blocks/5` is that of `blocks/5/conv1/kernel`."""
+    paths = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, _ in jax.tree_util.tree_leaves_with_path(params)
+    ]
+    for name in names:
+        if not any(f"{path}/".startswith(f"{name}/") for path in paths):
+            layers = sorted({path.rpartition("/")[0] or path for path in paths})
+            raise ConfigError(f"optimizer.buffered: there is no layer {name!r}; the layers are {', '.join(layers)}")
+    chosen = [any(f"{path}/".startswith(f"{name}/") for name in names) for path in paths]
+    return jax.tree.unflatten(jax.tree.structure(params), chosen)
 
 
 def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
