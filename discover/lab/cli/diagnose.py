@@ -154,7 +154,7 @@ def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
     styles = ["bold", *("dim" if row.verdict == "leave" else None for row in result.rows[1:])]
     show_grid(headers, cells, title, styles)
     console = stdout()
-    _show_layers(facts)
+    _show_layers(facts["layers"])
     for line in facts["summary"]:
         console.print(f"- {line}", markup=False, soft_wrap=True)
     if facts["next"]:
@@ -168,29 +168,25 @@ def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
     console.print("\nfiles: " + ", ".join(str(path) for path in files), markup=False, soft_wrap=True)
 
 
-def _show_layers(facts: dict[str, Any]) -> None:
+def _show_layers(layers: dict[str, Any] | None) -> None:
     """Where the noise between clusters lies, the layers first that have most of it for their size."""
     from discover.lab.cli.console import show_grid, stdout
-    from discover.lab.diagnostics.layers import Layer, needed_for
 
-    if facts["layers"] is None:
+    if layers is None or not layers["rows"][-1]["held"]:
         return
-    layers = [Layer(**row) for row in facts["layers"]["rows"]]
-    best = needed_for(layers, 1.0)
-    whole, size = sum(one.between_cluster for one in best), sum(one.parameters for one in layers)
-    cells, held, buffers = [], 0.0, 0
-    for one in best[:MOST_LAYERS]:
-        held, buffers = held + one.between_cluster, buffers + one.parameters
-        share = one.between_share(facts["groups"], facts["group_size"])
-        cells.append((one.name, f"{one.parameters:,}", f"{share:.0%}", f"{held / whole:.0%}", f"{buffers / size:.1%}"))
-    if not cells:
-        return
+    rows = layers["rows"]
+    cells = [
+        (row["name"], f"{row['parameters']:,}", *(f"{row[key]:.1%}" for key in ("between_share", "held", "buffers")))
+        for row in rows[:MOST_LAYERS]
+    ]
     headers = ("layer", "parameters", "of its noise between", "of all between, so far", "of the buffers, so far")
-    show_grid(headers, cells, f"layer by layer, {facts['layers']['clusters']}: where buffers hold most for their size")
-    most, left = needed_for(layers, 0.9), len(layers) - len(cells)
-    share = sum(one.parameters for one in most) / size
-    line = f"{len(most)} of {len(layers)} layers, {share:.1%} of the buffers, hold 90 % of the noise between clusters"
-    stdout().print(f"[dim]{line}{f'; {left} more layers are in the file' if left else ''}[/dim]")
+    show_grid(headers, cells, f"layer by layer, {layers['clusters']}: where buffers hold most for their size")
+    count, most = next((k, row) for k, row in enumerate(rows, 1) if row["held"] >= 0.9)
+    line = (
+        f"{count} of {len(rows)} layers, {most['buffers']:.1%} of the buffers, hold 90 % of the noise between clusters"
+    )
+    left = len(rows) - len(cells)
+    stdout().print(f"[dim]{line}{f'; {left} more layers are in the file' if left > 0 else ''}[/dim]")
 
 
 def _bytes(count: int) -> str:

@@ -7,7 +7,7 @@ pass over the examples, which keeps one mean per cluster of each layer and no gr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from discover.lab.diagnostics.batches import batch_noise
 from discover.lab.diagnostics.gradients import projection
 from discover.lab.diagnostics.variance import Floats, finite_factors
 
-__all__ = ["LARGEST_LAYER", "Layer", "layer_variances", "needed_for"]
+__all__ = ["LARGEST_LAYER", "Layer", "layer_variances", "ranked"]
 
 LARGEST_LAYER = 4096
 """Gradients of layers with more numbers are projected to so many (2% error in a variance), which bounds the memory."""
@@ -41,9 +41,6 @@ class Layer:
         return batch_noise(
             self.in_cluster, self.between_cluster, num_groups=num_groups, group_size=group_size
         ).between_share
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def layer_variances(
@@ -109,8 +106,22 @@ def layer_variances(
     return [layer(path) for path in layers]
 
 
-def needed_for(layers: list[Layer], share: float) -> list[Layer]:
-    """The layers that hold this share of the variance between clusters in the fewest parameters, best first."""
-    best = sorted(layers, key=lambda one: -one.between_cluster / one.parameters)
-    held = np.cumsum([max(one.between_cluster, 0.0) for one in best])
-    return best[: int(np.searchsorted(held, share * held[-1])) + 1] if held[-1] > 0 else []
+def ranked(layers: Sequence[Layer], num_groups: int, group_size: int) -> list[dict[str, Any]]:
+    """The layers as JSON takes them, those first that have most of the variance between clusters for their size.
+
+    Each has its `between_share`, its `place` among the given ones, and what the layers up to it hold: `held` of all the
+    variance between clusters, in `buffers` of all the parameters.
+    """
+    order = sorted(range(len(layers)), key=lambda k: -layers[k].between_cluster / layers[k].parameters)
+    between = np.cumsum([max(layers[k].between_cluster, 0.0) for k in order])
+    sizes = np.cumsum([layers[k].parameters for k in order])
+    return [
+        {
+            **asdict(layers[k]),
+            "place": k,
+            "between_share": layers[k].between_share(num_groups, group_size),
+            "held": float(held / between[-1]) if between[-1] > 0 else 0.0,
+            "buffers": float(size / sizes[-1]),
+        }
+        for k, held, size in zip(order, between, sizes)
+    ]

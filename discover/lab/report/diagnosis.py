@@ -64,28 +64,22 @@ def _layers(record: dict[str, Any]) -> Figure:
     """The share of each layer's noise between clusters, and how much of all of it so many buffers hold."""
     import matplotlib.pyplot as plt
 
-    from discover.lab.diagnostics.layers import Layer, needed_for
-
-    layers = [Layer(**row) for row in record["layers"]["rows"]]
-    shares = [one.between_share(record["groups"], record["group_size"]) for one in layers]
-    figure, (bars, curve) = plt.subplots(1, 2, figsize=(10.5, max(3.2, 1.3 + 0.2 * len(layers))), layout="constrained")
-    places = range(len(layers))[::-1]
-    bars.barh(places, shares, color=_BETWEEN, hatch="//", edgecolor="white", linewidth=0)
-    bars.barh(places, [1 - share for share in shares], left=shares, color=_IN)
-    bars.set_yticks(places, [f"{one.name} ({one.parameters:,})" for one in layers], fontsize=7)
+    best = record["layers"]["rows"]
+    rows = sorted(best, key=lambda row: -row["place"])
+    height = max(3.2, 1.3 + 0.2 * len(rows))
+    figure, (bars, curve) = plt.subplots(1, 2, figsize=(10.5, height), layout="constrained")
+    shares = [row["between_share"] for row in rows]
+    bars.barh(range(len(rows)), shares, color=_BETWEEN, hatch="//", edgecolor="white", linewidth=0)
+    bars.barh(range(len(rows)), [1 - share for share in shares], left=shares, color=_IN)
+    bars.set_yticks(range(len(rows)), [f"{row['name']} ({row['parameters']:,})" for row in rows], fontsize=7)
     bars.set_xlim(0, 1)
     bars.set_xlabel("share of the layer's gradient noise between clusters")
     bars.set_title(f"each layer, {record['groups']} pure groups of {record['group_size']}")
     bars.grid(visible=False)
-    best = needed_for(layers, 1.0)
-    size, whole = sum(one.parameters for one in layers), sum(one.between_cluster for one in best) or 1.0
-    held, buffers = [0.0], [0.0]
-    for one in best:
-        held.append(held[-1] + one.between_cluster / whole)
-        buffers.append(buffers[-1] + one.parameters / size)
-    curve.plot(buffers, held, color=_BETWEEN, marker="o", markersize=3)
+    points = [(0.0, 0.0), *((row["buffers"], row["held"]) for row in best)]
+    curve.plot(*zip(*points), color=_BETWEEN, marker="o", markersize=3)
     curve.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle=":")
-    curve.set_xlabel("share of the buffers (`buffered=mask`), best layers first")
+    curve.set_xlabel("share of the buffers, best layers first")
     curve.set_ylabel("share of the noise between clusters")
     curve.set_title("what some of the buffers hold")
     curve.set_ylim(0, 1.03)

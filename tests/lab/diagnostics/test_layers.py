@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from discover.lab.diagnostics import layers as module
 from discover.lab.diagnostics.gradients import GradientRows
-from discover.lab.diagnostics.layers import Layer, layer_variances, needed_for
+from discover.lab.diagnostics.layers import Layer, layer_variances, ranked
 from discover.lab.diagnostics.variance import estimate, gram_matrix
 
 PARAMS = {"a": {"w": jnp.full((3, 4), 0.1), "b": jnp.zeros(4)}, "head": {"w": jnp.full((4, 2), 0.2)}}
@@ -66,11 +66,13 @@ def test_a_large_layer_is_projected_and_keeps_its_variances(monkeypatch):
     assert small.between_cluster == pytest.approx(whole.between_cluster, rel=0.3)
 
 
-def test_the_layers_that_hold_most_of_it_in_the_fewest_parameters():
-    layers = [Layer("large", 1000, 1.0, 8.0), Layer("small", 10, 1.0, 1.0), Layer("none", 10, 1.0, -0.1)]
-    assert [one.name for one in needed_for(layers, 0.1)] == ["small"]
-    assert [one.name for one in needed_for(layers, 0.95)] == ["small", "large"]
-    assert needed_for([Layer("none", 10, 1.0, -0.1)], 0.9) == []
+def test_the_layers_come_first_that_hold_most_of_it_in_the_fewest_parameters():
+    layers = [Layer("large", 980, 1.0, 9.0), Layer("small", 10, 1.0, 1.0), Layer("none", 10, 1.0, -0.1)]
+    rows = ranked(layers, 1, 8)
+    assert [(row["name"], row["place"]) for row in rows] == [("small", 1), ("large", 0), ("none", 2)]
+    assert [row["held"] for row in rows] == pytest.approx([0.1, 1.0, 1.0])
+    assert [row["buffers"] for row in rows] == pytest.approx([0.01, 0.99, 1.0])
+    assert ranked(layers[2:], 1, 8)[0]["held"] == 0
 
 
 def test_the_share_is_that_of_batches_of_pure_groups():

@@ -17,6 +17,7 @@ from discover.lab.data import BatchPlan, Clustering, DataError, Dataset
 from discover.lab.diagnostics.advisor import Advice, Candidate, advise
 from discover.lab.diagnostics.batches import composed_batch_noise, measured_batch_noise
 from discover.lab.diagnostics.embeddings import StreamingKMeans
+from discover.lab.diagnostics.layers import ranked
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.config.sections import BatchConfig
 from discover.lab.experiments.diagnose.advice import what_to_do
@@ -106,7 +107,9 @@ def diagnose(
     layers = None
     if looked_into is not None:
         say(f"layer by layer: {looked_into[0]}")
-        layers = {"clusters": looked_into[0], "rows": [one.to_json() for one in work.layers(warm, *looked_into[1:])]}
+        found = work.layers(warm, *looked_into[1:])
+        rows_of_layers = ranked(found, config.batches.groups, config.batches.group_size)
+        layers = {"clusters": looked_into[0], "rows": rows_of_layers}
     if work.can_be_augmented:
         say("augmentations as clusters")
         estimates = {stage: work.augmented(params) for stage, params in (("start", work.start), ("warm-up", warm))}
