@@ -52,6 +52,19 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
+def check_buffer_dtype(dtype: Any) -> Any:
+    """`dtype` as numpy's, or None; raises unless buffers can be kept in it."""
+    if dtype is None:
+        return None
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or not (found == jnp.int8 or jnp.issubdtype(found, jnp.floating)):
+        raise ValueError(f"buffer_dtype must be float32, bfloat16, float16, float64, int8 or None, got {dtype!r}")
+    return found
+
+
 def check_clusters(clusters: Any) -> None:
     """Raises unless it is a `Clusters`."""
     if not isinstance(clusters, Clusters):

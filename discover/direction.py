@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from discover import quantized
 from discover.checks import (
     all_masked,
+    check_buffer_dtype,
     check_choice,
     check_cluster_ids,
     check_clusters,
@@ -21,16 +23,18 @@ from discover.context import NO_CONTEXT, GroupTransformation, Moved, Scalar
 from discover.damping import damped
 from discover.gpu.update import update_parameters
 from discover.nonfinite import skipping_nonfinite
-from discover.rule import AFRESH, RATES, batch_weights
+from discover.rule import RATES, batch_weights
+
+STEPS = 2**30  # a multiple of `AFRESH`
 
 
 class DiscoverState(NamedTuple):
     """What the rule remembers. Invariant: `mean` = Σ_n p_n · `buffers`[n], to rounding."""
 
     mean: Any  # ḡ; leaves shaped like the parameters, float32 or wider
-    buffers: Any  # g_n; leaves [N, ...], in `buffer_dtype`
+    buffers: Any  # g_n; leaves [N, ...], in `buffer_dtype`; for int8 a `Quantized` in place of each
     examples_seen: Any  # float [2, N], examples seen of each cluster, and what that sum lost; None: p_n is given
-    turn: Any  # int32 [], which part of `mean` the next step sums afresh
+    steps: Any  # int32 [], steps taken, modulo `STEPS`: which part of `mean` is summed afresh, and how to round
 
 
 def scale_by_discover(
@@ -61,8 +65,8 @@ def scale_by_discover(
         are many. None: all.
       rate: "proportional" moves a buffer by its cluster's share of the batch relative to p_n, (F4);
         "per_visit" by 1 − β at each visit, (F5), for very rare clusters.
-      buffer_dtype: dtype of the stored buffers, for instance `jnp.bfloat16` to halve the state. Arithmetic
-        and ḡ stay in float32 or wider.
+      buffer_dtype: dtype of the stored buffers: `jnp.bfloat16` halves the state, "int8" quarters it (`quantized.py`).
+        Arithmetic and ḡ stay in float32 or wider. None: that of ḡ.
       estimate_probs: learn p_n from the group sizes seen so far instead of taking `clusters.probs`.
       skip_nonfinite: a group whose gradient holds NaN or infinity counts as one without examples, and the state counts
         how many there were. Otherwise it spoils the step, though no buffer.
@@ -92,12 +96,15 @@ def scale_by_discover(
     check_unit_interval("beta", beta)
     check_unit_interval("nu", nu)
     check_choice("rate", rate, tuple(RATES))
+    buffer_dtype = check_buffer_dtype(buffer_dtype)
     num_clusters = clusters.num_clusters
 
     def init(params):
         check_parameters(params)
 
         def zero_buffers(p):
+            if buffer_dtype == jnp.int8:
+                return quantized.zeros(num_clusters, jnp.size(p))
             return jnp.zeros((num_clusters, *jnp.shape(p)), buffer_dtype or wide_dtype(p))
 
         seen = jnp.zeros((2, num_clusters), jnp.result_type(float)) if estimate_probs else None
@@ -114,13 +121,13 @@ def scale_by_discover(
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
         weights, seen = batch_weights(
-            ids, sizes, probs, state.examples_seen, state.turn, correction=1 - nu * beta, rate=RATES[rate](beta)
+            ids, sizes, probs, state.examples_seen, state.steps, correction=1 - nu * beta, rate=RATES[rate](beta)
         )
         answer, mean, buffers = update_parameters(weights, updates, state, context)
         if context.move is not None:
             answer: Any = Moved(answer)
-        turn = jnp.where(weights.active, (state.turn + 1) % AFRESH, state.turn)
-        return answer, DiscoverState(mean, buffers, seen, turn)
+        steps = jnp.where(weights.active, (state.steps + 1) % STEPS, state.steps)
+        return answer, DiscoverState(mean, buffers, seen, steps)
 
     rule = GroupTransformation(init, update)
     if damping is not None:

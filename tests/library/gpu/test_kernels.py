@@ -24,8 +24,8 @@ def batch(num_groups, num_clusters, shape, buffer_dtype, estimate=False):
     ids = jnp.asarray(rng.integers(-1, num_clusters, num_groups), jnp.int32)
     sizes = jnp.asarray(rng.integers(0, 4, num_groups))
     seen = jnp.asarray(rng.integers(1, 50, (2, num_clusters)), jnp.float32) if estimate else None
-    probs, turn = jnp.full(num_clusters, 1 / num_clusters), jnp.int32(7)
-    weights, _ = rule.batch_weights(ids, sizes, probs, seen, turn, correction=0.2, rate=rule.proportional_rate(0.9))
+    probs, step = jnp.full(num_clusters, 1 / num_clusters), jnp.int32(7)
+    weights, _ = rule.batch_weights(ids, sizes, probs, seen, step, correction=0.2, rate=rule.proportional_rate(0.9))
     grads = rng.normal(size=(num_groups, *shape))
     grads[~np.asarray(weights.valid)] = np.nan
     mean, buffers = rng.normal(size=shape), rng.normal(size=(num_clusters, *shape))

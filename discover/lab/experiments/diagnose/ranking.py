@@ -120,7 +120,7 @@ def diagnose(
         num_groups=batches.groups,
         group_size=batches.group_size,
         num_parameters=work.network.num_parameters,
-        bytes_per_value=2 if config.optimizer.get("buffer_dtype") == "bfloat16" else 4,
+        bytes_per_value=np.dtype(config.optimizer.get("buffer_dtype") or "float32").itemsize,
     )
     facts = {
         "data": dataset.name,
