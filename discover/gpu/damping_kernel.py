@@ -80,15 +80,16 @@ def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_tak
     def sums_of(one: Flat) -> tuple[jax.Array, ...]:
         size = one.mean.shape[0]
         length = stretch(BLOCK, _dtype(one))
+        shape, read = rows_of(0, length, _dtype(one)).at.shape, rows_of(0, length, _dtype(one)).read
         turns = pl.cdiv(size, programs * length * AT_ONCE)
 
-        def loaded(block: Any) -> tuple[list[jax.Array], jax.Array, jax.Array | None]:
+        def loaded(block: Any) -> tuple[list[Any], jax.Array, jax.Array | None]:
             buffers, load = _loading(one, block, length)
             rows = [buffers.load(one.buffers, rows_ref[n]) for n in range(k)]
             return rows, load(one.direction), None if all_take_part else load(one.mean)
 
-        def new_products(rows: list[jax.Array], d: jax.Array, mean: jax.Array | None) -> list[jax.Array]:
-            rows = [row.astype(jnp.float32) for row in rows]
+        def new_products(rows: list[Any], d: jax.Array, mean: jax.Array | None) -> list[jax.Array]:
+            rows = [read(row) for row in rows]
             terms = [mean] if mean is not None else [probs_ref[n] * row for n, row in enumerate(rows)]
             centre: Any = functools.reduce(operator.add, terms)
             u = [row - centre for row in rows]
@@ -100,7 +101,6 @@ def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_tak
                 sums = tuple(old + more for old, more in zip(sums, new_products(*block), strict=True))
             return sums
 
-        shape = rows_of(0, length, _dtype(one)).at.shape
         zeros = tuple(jnp.zeros(shape, jnp.float32) for _ in range(len(pairs) + k + 1))
         return lax.fori_loop(0, turns, add, zeros)
 
@@ -151,11 +151,11 @@ def _subtract_kernel(rows_ref, weights_ref, *refs, starts):
     def subtracted(place: int) -> None:
         one = parameters[place]
         rows, load = _loading(one, number, stretch(LONG_BLOCK, _dtype(one)))
-        d, terms = load(one.direction), [rows.load(one.buffers, rows_ref[n]) for n in range(k)]
+        d, terms = load(one.direction), [rows.read(rows.load(one.buffers, rows_ref[n])) for n in range(k)]
         if weights_ref.shape[1] > k:
             terms.append(load(one.mean))
         for n, term in enumerate(terms):
-            d = d - weights_ref[place, n] * term.astype(d.dtype)
+            d = d - weights_ref[place, n] * term
         plgpu.store(results[place].at[rows.at], d, mask=rows.at < one.mean.shape[0])
 
     for place in range(count):

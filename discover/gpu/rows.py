@@ -26,14 +26,19 @@ class Plain:
     def __init__(self, index: Any, length: int, dtype: Any):
         self.at, self.dtype = index * length + jnp.arange(length), dtype
 
-    def load(self, parts: Sequence[Any], row: Any) -> jax.Array:
-        return plgpu.load(parts[0].at[row, self.at], mask=self.at < parts[0].shape[1], other=0.0)
+    def load(self, parts: Sequence[Any], row: Any) -> list[jax.Array]:
+        """A row as it is stored."""
+        return [plgpu.load(parts[0].at[row, self.at], mask=self.at < parts[0].shape[1], other=0.0)]
+
+    def read(self, held: Sequence[jax.Array]) -> jax.Array:
+        """The numbers that it stands for."""
+        return held[0].astype(jnp.float32)
 
     def hold(self, value: jax.Array, step: Any, row: Any, start: Any) -> tuple[Sequence[jax.Array], jax.Array]:
         """What is stored of a value, and the value that this stands for."""
         del step, row, start
-        held = value.astype(self.dtype)
-        return [held], held.astype(value.dtype)
+        held = [value.astype(self.dtype)]
+        return held, self.read(held)
 
     def store(self, parts: Sequence[Any], row: Any, held: Sequence[jax.Array], writes: Any) -> None:
         mask = (self.at < parts[0].shape[1]) & writes
@@ -49,12 +54,13 @@ class InBlocks:
         self.words = self.blocks * quantized.BLOCK_WORDS + _along(1, (1, quantized.BLOCK_WORDS, 1))
         self.at = self.words * quantized.WORD + _along(2, (1, 1, quantized.WORD))
 
-    def load(self, parts: Sequence[Any], row: Any) -> jax.Array:
+    def load(self, parts: Sequence[Any], row: Any) -> list[jax.Array]:
         codes, scales = parts
         words = plgpu.load(codes.at[row, self.words], mask=self.words < codes.shape[1], other=0)
-        return quantized.decoded(
-            words, plgpu.load(scales.at[row, self.blocks], mask=self.blocks < scales.shape[1], other=0.0)
-        )
+        return [words, plgpu.load(scales.at[row, self.blocks], mask=self.blocks < scales.shape[1], other=0.0)]
+
+    def read(self, held: Sequence[jax.Array]) -> jax.Array:
+        return quantized.decoded(*held)
 
     def hold(self, value: jax.Array, step: Any, row: Any, start: Any) -> tuple[Sequence[jax.Array], jax.Array]:
         codes, scales = quantized.encoded(value, quantized.uniform(step, row, start + self.at, value.dtype))

@@ -25,6 +25,7 @@ from jax.experimental.pallas import triton as plgpu
 from discover.context import Offset
 from discover.gpu.parameters import Parameter, Result, kind_of
 from discover.gpu.rows import EVICT, buffers_from, parts_of, rows_of, stretch
+from discover.quantized import is_quantized
 from discover.rule import AFRESH, Weights, apply_rule, displacement
 
 MAX_GROUPS = 16  # all groups' numbers are held in registers at once
@@ -32,6 +33,7 @@ BLOCK = 512
 WARPS = 4
 LARGE = 2**22  # numbers of a parameter that has a kernel to itself
 MOST_TOGETHER = 8  # parameters in a kernel: its code grows with them, slowly at first
+MOST_ROWS = 16  # of 8-bit buffers, of all parameters in a kernel
 
 
 class _Refs(NamedTuple):
@@ -96,31 +98,31 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
         param = load(refs.param.at[at]) if kind.moves else mean
         vector = param if kind.offset_is_param else load(refs.vector.at[at]) if kind.offset else mean
         grads = [load(refs.grads.at[jnp.full_like(at, k), at]).astype(mean.dtype) for k in range(num_groups)]
-        old = [rows.load(refs.buffers, ids_ref[k]).astype(mean.dtype) for k in range(num_groups)]
+        old = [rows.load(refs.buffers, ids_ref[k]) for k in range(num_groups)]
         return mean, param, vector, grads, old
 
-    loads = [functools.partial(load_from, refs) for refs in parameters]
-    mean, param, vector, grads, old = loads[0]() if count == 1 else lax.switch(which, loads)
+    def from_own(load):
+        loads = [functools.partial(load, refs) for refs in parameters]
+        return loads[0]() if count == 1 else lax.switch(which, loads)
+
+    mean, param, vector, grads, old = from_own(load_from)
     offset = Offset(numbers_ref[0], numbers_ref[1], vector) if kind.offset else None
     weights = _unpack(scalars_ref, num_groups)
     *_, turn, step, start = (ids_ref[place] for place in range(2 * num_groups + 3))
     groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[k], start))
+    old = [rows.read(held) for held in old]
     result, new_mean, held, new = apply_rule(weights, grads, mean, old, offset, groups)
 
-    def sum_afresh(refs):
-        """Σ_n p_n g_n, the buffers of this batch as they will be stored."""
+    def add(n, total):
+        value = rows.read(from_own(lambda refs: rows.load(refs.buffers, n)))
+        for k in range(num_groups):  # those of this batch as they will be stored
+            value = jnp.where(ids_ref[num_groups + k] == n, new[k], value)
+        return total + probs_ref[n] * value
 
-        def add(n, total):
-            value = rows.load(refs.buffers, n).astype(mean.dtype)
-            for k in range(num_groups):
-                value = jnp.where(ids_ref[num_groups + k] == n, new[k], value)
-            return total + probs_ref[n] * value
+    def sum_afresh():
+        return lax.fori_loop(0, probs_ref.shape[0], add, jnp.zeros_like(mean))
 
-        return lax.fori_loop(0, refs.buffers[0].shape[0], add, jnp.zeros_like(mean))
-
-    sums = [functools.partial(sum_afresh, refs) for refs in parameters]
-    due = number % AFRESH == turn
-    new_mean = lax.cond(due, lambda: sums[0]() if count == 1 else lax.switch(which, sums), lambda: new_mean)
+    new_mean = lax.cond(number % AFRESH == turn, sum_afresh, lambda: new_mean)
     if kind.moves:
         move = displacement(result, param, numbers_ref[2], numbers_ref[3] if kind.decays else None)
         result = param + jnp.where(weights.active, move, 0)
@@ -192,10 +194,16 @@ def update_in_kernels(
         alike.setdefault((kind_of(one), aligned, alone), []).append(number)
     results: dict[int, Result] = {}
     for numbers in alike.values():
-        for few in (numbers[at : at + MOST_TOGETHER] for at in range(0, len(numbers), MOST_TOGETHER)):
+        most = _most_together(parameters[numbers[0]])
+        for few in (numbers[at : at + most] for at in range(0, len(numbers), most)):
             some = [parameters[number] for number in few]
             results |= zip(few, _launch(scalars, some, block=block, warps=warps, interpret=interpret))
     return [results[number] for number in range(len(parameters))]
+
+
+def _most_together(one: Parameter) -> int:
+    """How many of its kind share a kernel. With codes and scales the time to compile one grows with the square."""
+    return max(1, min(MOST_TOGETHER, MOST_ROWS // len(one.grads))) if is_quantized(one.buffers) else MOST_TOGETHER
 
 
 def _launch(
