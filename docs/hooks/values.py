@@ -74,7 +74,8 @@ def milliseconds(record: str, optimizer: str, groups: str, more: str = "") -> st
 
 def of_muon(record: str, optimizer: str, groups: str, more: str = "") -> str:
     """Steps a second, for each of Muon's."""
-    return f"{_bench(record, optimizer, groups, more)['of_muon']:.3f}"
+    found = _bench(record, optimizer, groups, more)
+    return f"{found.get('of_muon', found.get('baseline_ratio')):.3f}"
 
 
 def longer(record: str, optimizer: str, groups: str, more: str, other: str) -> str:
@@ -166,11 +167,10 @@ def _mean(record: str, label: str) -> float:
 
 
 def _bench(record: str, optimizer: str, groups: str, more: str = "") -> dict[str, Any]:
-    """A row; more is how many clusters it has, or another of its fields, as in `damping=0.1`."""
-    field, _, value = more.rpartition("=")
-    return find(
-        load(record)["rows"], optimizer=optimizer, groups=groups, **({field or "clusters": value} if more else {})
-    )
+    """A row; more is how many clusters it has, or another of its fields, as in `variant=damping=0.1`."""
+    field, told, value = more.partition("=")
+    wanted = {field: value} if told else {"clusters": more} if more else {}
+    return find(load(record)["rows"], optimizer=optimizer, groups=groups, **wanted)
 
 
 NUMBERS: dict[str, Callable[..., str]] = {
