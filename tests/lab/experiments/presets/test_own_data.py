@@ -64,6 +64,14 @@ def test_a_path_is_a_setting_that_suits_its_size_and_shape(scans, name, options,
     assert ("resized" in note) == (name == "large.tar" and "image_size" not in options)
 
 
+def test_fewer_steps_are_judged_as_often(scans):
+    for steps in (None, 40, 3):
+        overrides = [] if steps is None else [f"training.steps={steps}"]
+        training = setting_of(str(scans / "scans.npz"), overrides).preset.config.override(overrides).training
+        assert training.eval_every == max(1, training.steps // 5)
+        assert training.log_every <= training.eval_every
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_a_path_and_names_its_run_after_it(scans, command, capsys, monkeypatch):
     monkeypatch.chdir(scans)
