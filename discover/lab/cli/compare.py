@@ -63,7 +63,7 @@ def compare(
 
 
 def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> dict[str, Any]:
-    from discover.lab.cli.console import Watcher, live_bars
+    from discover.lab.cli.console import Watcher, live_bars, say
     from discover.lab.report.style import series_name
 
     width = max(len(series_name(entry.label)) for entry in comparison.entries)
@@ -86,6 +86,8 @@ def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> di
 
         def tell(text: str) -> None:
             watchers[-1].finish(status="finished")
+            if bars is None:
+                say(text)
             timing.append(Watcher(bars, text, status="[dim]taking turns[/dim]"))
 
         from discover.lab.experiments.compare.train import compare as train

@@ -42,7 +42,8 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     levels = "layout" in SOURCES.find(config.data.source).arguments  # its columns are made to be clusters
     if levels and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
         config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
-    config = config.with_values(suitable(dataset, slow))
+    steps = asked.training.steps if any(text.startswith("training.steps=") for text in overrides) else None
+    config = config.with_values(suitable(dataset, slow, steps))
     asked = config.override(overrides)
     if dataset.next_byte and asked.clusters.by == "classes":
         wrong = f"{dataset.name} has text and no label, so no classes to make clusters of (--label names a label)"
@@ -90,12 +91,18 @@ def suitable_size(config: Config, slow: bool) -> dict[str, Any]:
     return {"data.size": min(largest, *sides)}
 
 
-def suitable(dataset: Dataset, slow: bool) -> dict[str, Any]:
-    """Values of a configuration for data of this size and shape; ``slow``: on a CPU."""
+def suitable(dataset: Dataset, slow: bool, steps: int | None = None) -> dict[str, Any]:
+    """Values of a configuration for data of this size and shape.
+
+    Args:
+        dataset: the data.
+        slow: on a CPU.
+        steps: how many the user wants, if that is said.
+    """
     count, pictures, text = len(dataset.train), len(dataset.example_shape) == 3, dataset.train.text
     group = 2 ** int(math.log2(min(16 if slow and text else 32, max(4, count // 20))))
     most = 200 if slow and text else 300 if slow and pictures else 1000
-    steps = round(min(most, max(100, 10 * count // group)), -1)
+    steps = round(min(most, max(100, 10 * count // group)), -1) if steps is None else steps
     model: dict[str, Any] = {"model.name": "mlp"}
     if pictures:
         model = {"model.name": "cnn", "model.width": 8 if slow else 16}

@@ -60,6 +60,12 @@ def load_data(config: Config, *, lazy: bool = False) -> Dataset:
     said = {"path": data.path, "image_size": data.size, "layout": data.layout, "label": data.label}
     said["on_bad_image"] = None if data.on_bad_image == "error" else data.on_bad_image
     options = {name: value for name, value in said.items() if value is not None}
+    for name in [] if ":" in data.source else options:  # one's own function says itself what it takes
+        able = [source for source in SOURCES if name in SOURCES.find(source).arguments]
+        if data.source not in able:
+            where = "" if data.path is None else f", and {data.path} is read as {data.source}"
+            option = "--data" if name == "path" else f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is for data of the kinds {', '.join(able)}{where}")
     if config.clusters.values_of and "clusters" in SOURCES.find(data.source).arguments:
         options["clusters"] = config.clusters.values_of  # what makes the clusters is no feature
     return load(data.source, lazy=lazy, **options)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from discover.lab.data import DataError
-from discover.lab.experiments.config.config import ConfigError
+from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.what import data_overrides, setting_of
+from discover.lab.experiments.run.build import load_data
+from discover.registry import UnknownName
 from tests.lab.data import files
 from tests.lab.test_cli import call
 
@@ -60,6 +62,14 @@ def test_a_path_is_a_setting_that_suits_its_size_and_shape(scans, name, options,
     assert f"{config.training.steps} steps" in note
     assert "\n" not in note
     assert ("resized" in note) == (name == "large.tar" and "image_size" not in options)
+
+
+def test_fewer_steps_are_judged_as_often(scans):
+    for steps in (None, 40, 3):
+        overrides = [] if steps is None else [f"training.steps={steps}"]
+        training = setting_of(str(scans / "scans.npz"), overrides).preset.config.override(overrides).training
+        assert training.eval_every == max(1, training.steps // 5)
+        assert training.log_every <= training.eval_every
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -149,8 +159,23 @@ def test_what_is_neither_a_preset_nor_a_path_is_told(tmp_path):
     for wrong, error, message in (
         ("digit", ValueError, "did you mean 'digits'"),
         ("no/such", ConfigError, "there is no folder or file no/such"),
+        ("./such", ConfigError, "there is no folder or file ./such"),
+        ("such", UnknownName, "unknown preset 'such': choose from .*; nor is there a folder or file of that name"),
         (str(tmp_path), DataError, "neither pictures nor text"),
         (__file__, DataError, "no file of a kind that is read"),
     ):
         with pytest.raises(error, match=message):
             setting_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("source", "override", "sentence"),
+    [
+        ("table", ["data.layout=a/b"], "--layout is for data of the kinds folder, text, and x is read as table"),
+        ("npz", ["data.size=9"], "--image-size is for data of the kinds folder, and x is read as npz"),
+        ("digits", [], "--data is for data of the kinds .*, and x is read as digits"),
+    ],
+)
+def test_an_option_that_the_data_does_not_have_is_told_by_the_name_it_is_typed_with(source, override, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        load_data(Config(name="own").with_values({"data.source": source, "data.path": "x"}).override(override))
