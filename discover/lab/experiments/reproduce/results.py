@@ -206,7 +206,9 @@ def _results_e(make: Maker) -> list[Panel]:
         make.panel("nu-beta", "Discover: test accuracy by β and ν", rows, seeds=(0, 1), figure="grid"),
         make.panel("beta-2-groups", "Discover with two groups in a batch: test accuracy by β, ν = 0.95", pairs),
         make.panel("buffers", "Discover: float32 buffers and bfloat16 ones", [make.row("discover"), halves]),
-        make.panel("buffers-int8", "Buffers in float32 and in 8 bits, eight groups in a batch and one", _in_8_bits(make)),
+        make.panel(
+            "buffers-int8", "Buffers in float32 and in 8 bits, eight groups in a batch and one", _in_8_bits(make)
+        ),
     ]
 
 
