@@ -38,7 +38,7 @@ def differences(groups: int, clusters: int, shape: tuple[int, ...]) -> dict[str,
     keys = jax.random.split(jax.random.key(groups), 4)
     size = int(np.prod(shape))
     codes = jax.random.randint(keys[0], (clusters, -(-size // quantized.WORD)), -(2**31), 2**31 - 1, jnp.int32)
-    scales = jax.random.uniform(keys[1], (clusters, -(-size // quantized.BLOCK)))
+    scales = jax.random.uniform(keys[1], (clusters, -(-size // quantized.BLOCK))) / quantized.LARGEST**2
     mean, grads = jax.random.normal(keys[2], shape), jax.random.normal(keys[3], (groups, *shape), jnp.bfloat16)
     ids = jnp.arange(clusters - groups, clusters, dtype=jnp.int32)
     probs = jnp.full(clusters, 1 / clusters)
@@ -58,12 +58,12 @@ def differences(groups: int, clusters: int, shape: tuple[int, ...]) -> dict[str,
 
     found, expected = (jax.jit(functools.partial(of, parameter(), kernel))() for kernel in (True, False))
     found_values, expected_values = (quantized.values_of(each[2], mean) for each in (found, expected))
-    quantum = jnp.max(expected[2].scales)
+    quantum = jnp.max(expected[2].scales) * 2 * quantized.LARGEST
     return {
         "parameter": float(jnp.max(jnp.abs(found[0] - expected[0]))),
         "mean": float(jnp.max(jnp.abs(found[1] - expected[1]))),
         "scales": float(jnp.max(jnp.abs(found[2].scales - expected[2].scales))),
-        "buffers, in quanta": float(jnp.max(jnp.abs(found_values - expected_values)) / quantum),
+        "buffers, in the largest quanta": float(jnp.max(jnp.abs(found_values - expected_values)) / quantum),
         "share of numbers that differ": float(jnp.mean(found_values != expected_values)),
     }
 

@@ -104,6 +104,8 @@ def scale_by_discover(
 
         def zero_buffers(p):
             if buffer_dtype == jnp.int8:
+                if jnp.iscomplexobj(p):
+                    raise TypeError(f"buffer_dtype int8 is for real parameters, got dtype {jnp.result_type(p)}")
                 return quantized.zeros(num_clusters, jnp.size(p))
             return jnp.zeros((num_clusters, *jnp.shape(p)), buffer_dtype or wide_dtype(p))
 

@@ -1,12 +1,12 @@
 r"""Buffers in 8 bits: blocks of 128 numbers that share a scale, 1.03 bytes a number.
 
-Of a block x, with s = max|x|/127,
+In a block with s = max|x|/127² a code c of −127 … 127 stands for s·c|c|: small numbers are near to each other, as they
+are in gradients. Of the two codes around x, with k = ⌊√(|x|/s)⌋,
 
-    code = ⌊x/s + u⌋,        u uniform in [0, 1)                                            (Q1)
+    |c| = k + 1  if  u < (|x|/s − k²)/(2k + 1),  else  k,        u uniform in [0, 1)        (Q1)
 
-and s·code stands for x. In the mean over u it is x: rounding adds noise to a buffer, and no drift. u is a function of
-the step, the cluster and the place in the parameter, in whole numbers of 32 bits: every run, every device and a kernel
-draw the same.
+In the mean over u that is x: rounding adds noise to a buffer, and no drift. u is a function of the step, the cluster
+and the place in the parameter, in whole numbers of 32 bits: every run, every device and a kernel draw the same.
 
 Four codes make a word of 32 bits, as a GPU loads them; Pallas cannot reach beyond 2³¹ numbers of 8 bits.
 """
@@ -85,10 +85,17 @@ def quantize(values: jax.Array, draw: Draw) -> Quantized:
 def encoded(values: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(Q1) for blocks, [..., 32, 4]: the codes, still in the values' dtype, and the scales, [..., 1, 1]."""
     largest = jnp.max(jnp.max(jnp.abs(values), axis=-1, keepdims=True), axis=-2, keepdims=True)
-    scale = jnp.minimum(largest / LARGEST, float(jnp.finfo(jnp.float32).max) / LARGEST)
+    scale = jnp.minimum(largest, float(jnp.finfo(jnp.float32).max)) / LARGEST**2
     scale = jnp.where(scale < LEAST, 0, scale).astype(jnp.float32).astype(values.dtype)  # as it is stored
-    inverse = jnp.where(scale > 0, 1 / jnp.where(scale > 0, scale, 1), 0)
-    return jnp.clip(jnp.floor(values * inverse + u), -LARGEST, LARGEST), scale
+    size = jnp.abs(values) * jnp.where(scale > 0, 1 / jnp.where(scale > 0, scale, 1), 0)
+    below = jnp.floor(jnp.sqrt(size))
+    up = u * (2 * below + 1) < size - below * below
+    return jnp.sign(values) * jnp.minimum(below + jnp.where(up, 1, 0), LARGEST), scale
+
+
+def meant(codes: jax.Array, scales: jax.Array) -> jax.Array:
+    """What codes, in the dtype of the scales, stand for."""
+    return scales * codes * jnp.abs(codes)
 
 
 def joined(codes: jax.Array) -> jax.Array:
@@ -100,7 +107,7 @@ def joined(codes: jax.Array) -> jax.Array:
 def decoded(words: jax.Array, scales: jax.Array) -> jax.Array:
     """What the codes of words [..., 1] stand for, [..., 4], in the dtype of the scales."""
     codes = (words << (24 - _shifts(words.ndim))) >> 24  # the sign is the highest bit
-    return codes.astype(scales.dtype) * scales
+    return meant(codes.astype(scales.dtype), scales)
 
 
 def _shifts(ndim: int) -> jax.Array:

@@ -64,7 +64,7 @@ class InBlocks:
 
     def hold(self, value: jax.Array, step: Any, row: Any, start: Any) -> tuple[Sequence[jax.Array], jax.Array]:
         codes, scales = quantized.encoded(value, quantized.uniform(step, row, start + self.at, value.dtype))
-        return [quantized.joined(codes), scales], codes * scales
+        return [quantized.joined(codes), scales], quantized.meant(codes, scales)
 
     def store(self, parts: Sequence[Any], row: Any, held: Sequence[jax.Array], writes: Any) -> None:
         for ref, places, values in zip(parts, (self.words, self.blocks), held, strict=True):

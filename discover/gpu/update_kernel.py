@@ -50,7 +50,9 @@ class _Refs(NamedTuple):
 
 
 def _refs_of(inputs: Sequence[Any], results: Sequence[Any]) -> _Refs:
-    return _Refs(*inputs[:4], inputs[4:], *results[:2], results[2:])
+    grads, mean, vector, param, *buffers = inputs
+    result, new_mean, *new_buffers = results
+    return _Refs(grads, mean, vector, param, buffers, result, new_mean, new_buffers)
 
 
 class _Unrolled(NamedTuple):

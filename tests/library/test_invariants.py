@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import discover
+from discover.quantized import all_values
 from discover.registry import OPTIMIZERS
 from tests.library import problem, table
 
@@ -232,7 +233,7 @@ def random_walk(dtype, estimate_probs, num_steps=4000):
     state, _ = jax.jit(lambda s: jax.lax.scan(step, s, jax.random.split(jax.random.key(0), num_steps)))(
         rule.init(jnp.zeros(shape))
     )
-    buffers = np.asarray(state.buffers, np.float64)
+    buffers = np.asarray(all_values(state.buffers, state.mean), np.float64)
     if estimate_probs:
         probs = np.sum(np.asarray(state.examples_seen, np.float64), axis=0) / np.sum(state.examples_seen)
     drift = np.linalg.norm(np.asarray(state.mean, np.float64) - np.tensordot(np.asarray(probs), buffers, 1))
@@ -240,7 +241,7 @@ def random_walk(dtype, estimate_probs, num_steps=4000):
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize(("dtype", "estimate_probs"), [(jnp.float32, False), (jnp.bfloat16, True)])
+@pytest.mark.parametrize(("dtype", "estimate_probs"), [(jnp.float32, False), (jnp.bfloat16, True), ("int8", True)])
 def test_the_mean_does_not_drift_in_low_precision(dtype, estimate_probs):
     """The bound of docs/family.md: rounding of ḡ adds up like a random walk, ε·sqrt(steps), in either dtype."""
     assert random_walk(dtype, estimate_probs) < 4 * np.finfo(np.float32).eps * np.sqrt(4000)
