@@ -3,12 +3,16 @@ r"""(D1) of `discover/damping.py`: shorter steps along the directions in which t
 For each parameter, with the buffers after the step, U has the rows u_n = √p_n·(g_n − ḡ), and
 
     d ← d − Uᵀ(λI + UUᵀ)⁻¹U d,        λ = κ·trace(UUᵀ)/N                                    (D1)
+
+that is d − Σ_n c_n (g_n − ḡ), with c_n = √p_n·[(λI + UUᵀ)⁻¹U d]_n.
 """
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+CHUNK = 4096  # numbers of each row that are multiplied together
 
 
 def damp(
@@ -21,7 +25,7 @@ def damp(
 ) -> None:
     """(D1) in place, each parameter with a U of its own.
 
-    U is made twice, so that it is in memory for one parameter at a time.
+    g_n − ḡ is made twice, so that it is in memory for one parameter at a time.
 
     Args:
       direction: d.
@@ -31,33 +35,48 @@ def damp(
       strength: κ, at least 0.
       total: sums over processes, where each has a slice of every parameter.
     """
-    grams, along = [], []
-    for d, mean, rows in zip(direction, means, buffers):
-        u = _centred(rows, mean, probs)
-        grams.append(u @ u.T)
-        along.append(u @ d.reshape(-1))
-    noise = [(mean * (16 * torch.finfo(mean.dtype).eps)).square().sum() for mean in means]
-    weights = _solved(total(torch.stack(grams)), total(torch.stack(along)), total(torch.stack(noise)), strength)
-    for d, mean, rows, x in zip(direction, means, buffers, weights):
-        d.sub_((x @ _centred(rows, mean, probs)).view_as(d))
+    parameters = [_in_memory_order(*one) for one in zip(direction, means, buffers)]
+    products = torch.stack([_products(d, mean, rows) for d, mean, rows in parameters])
+    noise = torch.stack([(mean * (16 * torch.finfo(mean.dtype).eps)).square().sum() for mean in means])
+    weights = _weights(total(products), total(noise), probs, strength)
+    for (d, mean, rows), c in zip(parameters, weights):
+        d.sub_((c @ _centred(mean, rows)).view(d.shape))
 
 
-def _centred(buffers: list[Tensor], mean: Tensor, probs: Tensor) -> Tensor:
-    """U, [N, numbers of the parameter]."""
-    rows = torch.stack([g.to(mean.dtype) for g in buffers]).sub_(mean).reshape(len(buffers), mean.numel())
-    return rows.mul_(probs.sqrt()[:, None])
+def _in_memory_order(d: Tensor, mean: Tensor, rows: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The same tensors with their axes as they lie in memory, channels last for instance: flattened without a copy."""
+    order = sorted(range(mean.ndim), key=mean.stride, reverse=True)
+    return d.permute(order), mean.permute(order), [g.permute(order) for g in rows]
 
 
-def _solved(gram: Tensor, along: Tensor, noise: Tensor, strength: float) -> Tensor:
-    """(λI + UUᵀ)⁻¹Ud for each parameter, [L, N], from UUᵀ [L, N, N] and Ud [L, N]; 0 where U is 0.
+def _centred(mean: Tensor, rows: list[Tensor], *others: Tensor) -> Tensor:
+    """g_n − ḡ and below them the others as they are, [N + …, numbers of the parameter]."""
+    stack = torch.stack([*(g.to(mean.dtype) for g in rows), *others])
+    stack[: len(rows)].sub_(mean)
+    return stack.reshape(len(stack), mean.numel())
+
+
+def _products(d: Tensor, mean: Tensor, rows: list[Tensor]) -> Tensor:
+    """(g_n − ḡ)·(g_m − ḡ), and in a last row d·(g_m − ḡ): [N + 1, N]."""
+    flat = _centred(mean, rows, d)
+    # In chunks: one product of a few rows of millions would keep few of a GPU's cores busy.
+    count = flat.shape[1] // CHUNK
+    chunks = flat[:, : count * CHUNK].unflatten(1, (count, CHUNK)).transpose(0, 1)
+    rest = flat[:, count * CHUNK :]
+    return torch.bmm(chunks, chunks[:, :-1].mT).sum(0) + rest @ rest[:-1].T
+
+
+def _weights(products: Tensor, noise: Tensor, probs: Tensor, strength: float) -> Tensor:
+    """c_n for each parameter, [L, N], from the products [L, N + 1, N]; 0 where U is 0.
 
     As (I + UUᵀ/λ)⁻¹Ud/λ, so that an infinite λ is a zero. λ is at least what rounding makes of UUᵀ.
     """
-    size = gram.shape[-1]
+    size, root = products.shape[-1], probs.sqrt()
+    gram, along = products[:, :-1] * root[:, None] * root, products[:, -1] * root
     trace = gram.diagonal(dim1=1, dim2=2).sum(-1)
     least = max(strength / size, 16 * torch.finfo(gram.dtype).eps)
     ridge = torch.maximum(torch.where(trace > 0, trace, 1) * least, noise)
     inverse = torch.where(trace > 0, 1 / ridge, 0)
     system = torch.eye(size, dtype=gram.dtype, device=gram.device) + gram * inverse[:, None, None]
     factor, _ = torch.linalg.cholesky_ex(system)  # which, unlike `cholesky`, does not wait for the GPU
-    return torch.cholesky_solve((along * inverse[:, None])[..., None], factor)[..., 0]
+    return torch.cholesky_solve((along * inverse[:, None])[..., None], factor)[..., 0] * root

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discover.clusters import Clusters
+from discover.torch.damping import CHUNK
 from tests.torch.problem import OURS, assert_equal_paths, draw, give, parameters, torch_path
 from tests.torch.reference import Parameter
 
@@ -36,6 +37,20 @@ def test_any_shapes_clusters_and_visits(kind, shapes, counts, beta, nu, damping,
         expected.append({name: one.theta for name, one in slow.items()})
     tensors = parameters(params)
     assert_equal_paths(torch_path(OURS[kind](tensors.items(), clusters=counts, **options), tensors, batches), expected)
+
+
+@pytest.mark.parametrize("numbers", [CHUNK - 1, CHUNK, 2 * CHUNK + 3])
+def test_damping_is_the_same_for_parameters_of_many_numbers(numbers):
+    params, batches = draw(7, 4, len(COUNTS), {"long": (numbers,)})
+    options = {"lr": 0.01, "beta": 0.9, "nu": 0.5, "damping": 0.1, "weight_decay": 0.0}
+    slow = Parameter(params["long"], Clusters.from_counts(COUNTS).probs, "discover", **options)
+    expected = []
+    for ids, sizes, grads in batches:
+        slow.step(ids, sizes, [g["long"] for g in grads])
+        expected.append({"long": slow.theta})
+    tensors = parameters(params)
+    opt = OURS["discover"](tensors.items(), clusters=COUNTS, **options)
+    assert_equal_paths(torch_path(opt, tensors, batches), expected)
 
 
 @pytest.mark.parametrize("kind", OURS)
