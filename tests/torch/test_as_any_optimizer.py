@@ -172,6 +172,30 @@ def test_a_grad_scaler_skips_an_overflow_and_scales_back(kind):
         torch.testing.assert_close(left, right)
 
 
+@pytest.mark.parametrize(
+    ("unscale_each", "error", "message"),
+    [(False, AssertionError, "No inf checks were recorded"), (True, RuntimeError, "has already been called")],
+)
+def test_a_grad_scaler_stops_at_collected_groups_before_a_step_is_taken(unscale_each, error, message):
+    """It looks at p.grad once a step, and `collect` has taken the gradients: scaled ones must not pass for others."""
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    scaler = torch.amp.GradScaler("cpu")
+    before = [p.detach().clone() for p in net.parameters()]
+
+    def one_step():
+        for number, name in enumerate(NAMES):
+            scaler.scale(loss_of(net, number)).backward()
+            if unscale_each:
+                scaler.unscale_(opt)
+            opt.collect(name)
+        scaler.step(opt)
+
+    with pytest.raises(error, match=message):
+        one_step()
+    assert equal(before, list(net.parameters()))
+
+
 @KINDS
 def test_missing_gradients_and_frozen_parameters_are_left_alone_and_others_may_come_later(kind):
     net = model()
