@@ -19,11 +19,13 @@ class NoRecord(LookupError):
 
 @functools.cache
 def load(name: str) -> dict[str, Any]:
-    """The record `docs/results/NAME.json`, or the one in `docs/figures`."""
+    """The record `docs/results/NAME.json`, or the one in `docs/figures`; of a `.jsonl` the lines are the rows."""
     for folder in ("results", "figures"):
         path = DOCS / folder / f"{name}.json"
         if path.exists():
             return json.loads(path.read_text())
+        if path.with_suffix(".jsonl").exists():
+            return {"rows": [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]}
     raise NoRecord(f"there is no docs/results/{name}.json, nor docs/figures/{name}.json")
 
 

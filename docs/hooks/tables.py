@@ -119,6 +119,22 @@ def torch_speeds(record: str) -> str:
     return table(("", *heads), lines, "-rrrrrr")
 
 
+def torch_agreement(record: str) -> str:
+    """What the same training reached in JAX and in PyTorch, and whether the seeds could tell them apart."""
+    lines = []
+    for one in load(record)["rows"]:
+        cells = [name(one["label"]), plain(one["learning_rate"])]
+        for measure, written, scale, digits in (("accuracy", percent, 100, 1), ("loss", nats, 1, 3)):
+            jax, torch = one[measure]["jax"], one[measure]["torch"]
+            gap = f"{scale * (torch['mean'] - jax['mean']):+.{digits}f}".replace("-", "−")
+            told = "told apart" if one[measure]["seeds_can_tell"] else "not told apart"
+            cells += [written(jax), written(torch), f"{gap}, {told}"]
+        pairs = zip(one["loss"]["jax"]["values"], one["loss"]["same start"]["values"], strict=True)
+        lines.append((*cells, f"{max(abs(left - right) for left, right in pairs):.3f}"))
+    heads = [f"{what}: {side}" for what in ("accuracy (%)", "loss (nats)") for side in ("JAX", "torch", "difference")]
+    return table(("optimizer", "learning rate", *heads, "the same start: loss differs by"), lines, "-rrrrrrrr")
+
+
 def gains(record: str) -> str:
     """What the advice expected in each setting, and what was measured."""
     lines = []
@@ -164,5 +180,6 @@ def short(value: float) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    one.__name__: one for one in (rows, comparison, grid, speeds, torch_speeds, updates, gains, steady_states)
+    one.__name__: one
+    for one in (rows, comparison, grid, speeds, torch_speeds, torch_agreement, updates, gains, steady_states)
 }

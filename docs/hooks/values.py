@@ -99,6 +99,11 @@ def torch_ms(record: str, kind: str, optimizer: str) -> str:
     return f"{load(record)['torch'][kind]['milliseconds'][optimizer.replace('; ', ', ')]:.1f}"
 
 
+def torch_accuracy(record: str, setting: str) -> str:
+    """Test accuracy in percent of the one training of a setting in PyTorch."""
+    return f"{find(load(record)['rows'], setting=setting)['accuracy']:.1f}"
+
+
 def jax_over_torch(record: str) -> str:
     """Steps of our JAX momentum for each of torch's SGD, the network compiled."""
     return f"{next(value for key, value in load(record).items() if key.startswith('our JAX')):.2f}"
@@ -177,7 +182,7 @@ NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
         accuracy, mean, gap, won_back, test_loss, less, rate, drift, speed, lowest, highest, milliseconds, of_muon,
-        longer, megabytes, floor, torch_ms, jax_over_torch, loss, gain, stable_rank, rank_correlation, steady, grows,
-        violations,
+        longer, megabytes, floor, torch_ms, torch_accuracy, jax_over_torch, loss, gain, stable_rank, rank_correlation,
+        steady, grows, violations,
     )
 }  # fmt: skip
