@@ -126,9 +126,9 @@ def torch_agreement(record: str) -> str:
         cells = [name(one["label"]), plain(one["learning_rate"])]
         for measure, written, scale, digits in (("accuracy", percent, 100, 1), ("loss", nats, 1, 3)):
             jax, torch = one[measure]["jax"], one[measure]["torch"]
-            gap = f"{scale * (torch['mean'] - jax['mean']):+.{digits}f}".replace("-", "−")
+            gap = round(scale * (torch["mean"] - jax["mean"]), digits) or 0.0  # not −0
             told = "told apart" if one[measure]["seeds_can_tell"] else "not told apart"
-            cells += [written(jax), written(torch), f"{gap}, {told}"]
+            cells += [written(jax), written(torch), f"{gap:+.{digits}f}, {told}".replace("-", "−")]
         pairs = zip(one["loss"]["jax"]["values"], one["loss"]["same start"]["values"], strict=True)
         lines.append((*cells, f"{max(abs(left - right) for left, right in pairs):.3f}"))
     heads = [f"{what}: {side}" for what in ("accuracy (%)", "loss (nats)") for side in ("JAX", "torch", "difference")]
