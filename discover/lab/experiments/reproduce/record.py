@@ -82,6 +82,12 @@ def _note(panel: Panel) -> str:
     tuned = len(panel.tuning_seeds)
     further = f", or of up to {panel.extensions} more where the best was at an end of the grid" * (panel.extensions > 0)
     what = "Loss in nats at the last step" if panel.measure == "loss" else "Last step"
+    if panel.budget:
+        return (
+            f"{what} after {length} on the test split, mean ± standard deviation over {len(panel.seeds)} seeds that "
+            f"took no part in any choice. Each row was tuned by {panel.budget} trainings on the validation split: its "
+            "learning rate, then one other number."
+        )
     return (
         f"{what} after {length}, mean ± standard deviation over {len(panel.seeds)} seed"
         f"{'s' if len(panel.seeds) > 1 else ''}. Each row's learning rate is the best of {tried} on the validation "

@@ -20,6 +20,7 @@ from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce.find_data import find_data
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row
 from discover.lab.experiments.reproduce.rows.muon import before_muon
+from discover.lab.experiments.reproduce.rows.tournament import tournament
 from discover.lab.experiments.reproduce.scales import SCALES
 from discover.registry import choose
 
@@ -44,6 +45,7 @@ RESULTS: Mapping[str, str] = {
     "results-f": "The printed equations beside ours: where they drift, and where they hold.",
     "results-g": "Discover before Adam: Adam alone and behind Discover, 8 or 2 class-pure groups in a batch.",
     "results-h": "Discover before Muon: Muon alone and behind Discover, damped too, at random and in turn; text.",
+    "results-i": "A tournament: what people would use instead, with the same tuning on the same class-pure batches.",
 }
 
 
@@ -271,4 +273,5 @@ _BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
     "results-f": _results_f,
     "results-g": _results_g,
     "results-h": before_muon,
+    "results-i": tournament,
 }

@@ -106,7 +106,7 @@ def unit_name(config: Config) -> str:
         for section, values in config.with_values({"data.path": None}).to_dict().items()
         if section != "name"
     }
-    return f"{config.optimizer.name}-{_digest(same)}"
+    return f"{config.optimizer.name.replace(':', '.')}-{_digest(same)}"
 
 
 def is_done(path: Path) -> bool:
