@@ -78,7 +78,7 @@ class _Unrolled(NamedTuple):
         return held, read
 
 
-def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, block):
+def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, block, interpret):
     """One block of one of the parameters. Loads and stores are written out for each of them, the arithmetic once."""
     own = len(refs) // count  # four inputs, two results, and the buffers twice
     ins, outs = own // 2 + 1, own // 2 - 1
@@ -103,28 +103,14 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
         old = [rows.load(refs.buffers, ids_ref[k]) for k in range(num_groups)]
         return mean, param, vector, grads, old
 
-    def from_own(load):
-        loads = [functools.partial(load, refs) for refs in parameters]
-        return loads[0]() if count == 1 else lax.switch(which, loads)
-
-    mean, param, vector, grads, old = from_own(load_from)
+    loads = [functools.partial(load_from, refs) for refs in parameters]
+    mean, param, vector, grads, old = loads[0]() if count == 1 else lax.switch(which, loads)
     offset = Offset(numbers_ref[0], numbers_ref[1], vector) if kind.offset else None
     weights = _unpack(scalars_ref, num_groups)
     *_, turn, step, start = (ids_ref[place] for place in range(2 * num_groups + 3))
     groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[k], start))
     old = [rows.read(held) for held in old]
-    result, new_mean, held, new = apply_rule(weights, grads, mean, old, offset, groups)
-
-    def add(n, total):
-        value = rows.read(from_own(lambda refs: rows.load(refs.buffers, n)))
-        for k in range(num_groups):  # those of this batch as they will be stored
-            value = jnp.where(ids_ref[num_groups + k] == n, new[k], value)
-        return total + probs_ref[n] * value
-
-    def sum_afresh():
-        return lax.fori_loop(0, probs_ref.shape[0], add, jnp.zeros_like(mean))
-
-    new_mean = lax.cond(number % AFRESH == turn, sum_afresh, lambda: new_mean)
+    result, new_mean, held, _ = apply_rule(weights, grads, mean, old, offset, groups)
     if kind.moves:
         move = displacement(result, param, numbers_ref[2], numbers_ref[3] if kind.decays else None)
         result = param + jnp.where(weights.active, move, 0)
@@ -137,6 +123,17 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
         store = functools.partial(plgpu.store, mask=at < refs.mean.shape[0], eviction_policy=EVICT)
         store(refs.result.at[at], result)
         store(refs.new_mean.at[at], new_mean)
+
+        # Last, from memory: nothing of the above need stay in a register for it, which would slow every block down.
+        @pl.when(number % AFRESH == turn)
+        def sum_afresh():
+            if not interpret:
+                plgpu.debug_barrier()  # until all of this block has stored; the interpreter has no threads
+
+            def add(n, total):
+                return total + probs_ref[n] * rows.read(rows.load(refs.new_buffers, n))
+
+            store(refs.new_mean.at[at], lax.fori_loop(0, probs_ref.shape[0], add, jnp.zeros_like(mean)))
 
     for k, refs in enumerate(parameters):
         stores = functools.partial(store_to, refs)
@@ -228,7 +225,7 @@ def _launch(
         flat = jax.ShapeDtypeStruct((size,), one.mean.dtype)
         shapes += [flat, flat, *(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in buffers)]
     results = pl.pallas_call(
-        functools.partial(_kernel, count=len(parameters), kind=kind, block=block),
+        functools.partial(_kernel, count=len(parameters), kind=kind, block=block, interpret=interpret),
         out_shape=shapes,
         grid=(sum(pl.cdiv(one.mean.size, block) for one in parameters),),
         input_output_aliases=aliases,
