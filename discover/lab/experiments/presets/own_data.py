@@ -32,6 +32,7 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         overrides: what the user sets.
     """
     from discover.gpu import device
+    from discover.lab.experiments.compare.comparison import describe_batches
     from discover.lab.experiments.run.build import build_clustering, build_data, load_data
 
     asked = config.override(overrides)
@@ -51,12 +52,12 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     clustering = build_clustering(asked, build_data(asked, loaded=dataset))
     what, model = describe_examples(dataset), asked.model.name
     by = asked.clusters.values_of or asked.clusters.by
-    batches, training = asked.batches, asked.training
+    seeds = len(asked.training.seeds)
     resized = " (cut square and resized: --image-size)" if size else ""
     summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
     note = (
         f"{config.name}: {summary}. Chosen for it: {model}, {_length(asked)}, "
-        f"batches of {batches.groups} × {batches.group_size}, {_seeds(len(training.seeds))}; --set changes each"
+        f"batches of {describe_batches(asked)}, {seeds} seed{'s' if seeds > 1 else ''}; --set changes each"
     )
     preset = Preset(
         name=config.name,
@@ -69,10 +70,6 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         source="your own data; model, steps and groups were chosen from its size and shape",
     )
     return preset, dataset, (note, *_oddities(asked, dataset))
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def _length(config: Config) -> str:
