@@ -40,13 +40,12 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     size = suitable_size(asked, slow)
     config = config.with_values(size)
     dataset = load_data(config.override(overrides))
-    levels = "layout" in SOURCES.find(config.data.source).arguments  # its columns are made to be clusters
-    if levels and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
+    if _has_levels(config) and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
         config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
     steps = asked.training.steps if any(text.startswith("training.steps=") for text in overrides) else None
     config = config.with_values(suitable(dataset, slow, steps))
     asked = config.override(overrides)
-    if dataset.next_byte and asked.clusters.by == "classes":
+    if dataset.next_byte and asked.clusters.by == Config().clusters.by:  # classes
         wrong = f"{dataset.name} has text and no label, so no classes to make clusters of (--label names a label)"
         raise DataError(wrong, clusters="COLUMN")
     clustering = build_clustering(asked, build_data(asked, loaded=dataset))
@@ -70,6 +69,11 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         source="your own data; model, steps and groups were chosen from its size and shape",
     )
     return preset, dataset, (note, *_oddities(asked, dataset))
+
+
+def _has_levels(config: Config) -> bool:
+    """Whether columns are levels of folders, which are made to be clusters."""
+    return "layout" in SOURCES.find(config.data.source).arguments
 
 
 def _length(config: Config) -> str:
@@ -123,7 +127,7 @@ def _oddities(config: Config, dataset: Dataset) -> list[str]:
     path, lines = config.data.path, []
     if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
         lines.append(f"left out: {said}")
-    if dataset.next_byte and config.data.source == "table":
+    if dataset.next_byte and not _has_levels(config):
         lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
     parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]
     counts = np.bincount(np.concatenate(parts), minlength=dataset.num_classes)
