@@ -55,8 +55,8 @@ def diagnose(
     """Ranks the clusterings of a data set by the share of the gradient's noise that lies between their clusters.
 
     Judged are: classes (as observed, where there is label noise), superclasses and the given column where the data
-    set has them, augmentations for images, random clusters, and k-means with several k on pixels, on gradients of the
-    last layer and on the projected full gradient.
+    set has them, augmentations for images, random clusters, and k-means with several k on pixels or features, on
+    gradients of the last layer and on the projected full gradient.
 
     Args:
       config: the data, the model, and the batches as they will be drawn (`batches.groups`, `batches.group_size`).
@@ -159,7 +159,7 @@ def _partitions(
     ids = np.asarray(Clustering.random(work.size, min(classes, work.size), options.seed).assignments)
     yield f"random, {classes}", *shares(ids, chosen)
     embeddings = {
-        **({} if train.text else {"pixels": work.pixels}),
+        **({} if train.text else {"pixels" if len(train.images.shape) == 4 else "features": work.pixels}),
         "last-layer gradients": work.embedding("last-layer", params),
         "projected gradients": work.embedding("projected", params),
     }

@@ -85,7 +85,7 @@ def test_every_command_takes_a_path_and_names_its_run_after_it(scans, command, c
         assert record["preset"] == "scans"
         assert record["description"] == "90 rows of 5 numbers, 3 classes; clusters: hospital (2)"
     if command == "sweep":
-        assert "discover train scans.npz --optimizer discover --set clusters.by=column" in out
+        assert "discover train scans.npz --optimizer discover --clusters hospital --set training" in out
 
 
 def test_diagnose_speaks_of_the_clusters_that_were_chosen_and_ends_with_a_command(scans, capsys, monkeypatch):
@@ -94,7 +94,8 @@ def test_diagnose_speaks_of_the_clusters_that_were_chosen_and_ends_with_a_comman
     assert call("diagnose", "scans.npz", "--clusters", "hospital", *quick) == 0
     out, err = capsys.readouterr()
     assert "- column hospital: with 1 group per batch" in out
-    given = "--set clusters.by=column --set clusters.column=hospital --set batches.group_size=4"
+    assert "k-means on features, " in out  # rows of numbers have no pixels
+    given = "--clusters hospital --set batches.group_size=4"
     assert f"\ndiscover compare scans.npz {given} --optimizers momentum," in out
     assert "diagnose scans: about " in err
 
