@@ -233,7 +233,7 @@ class Slices:
                 if leaf.path and tuple(path[-len(leaf.path) :]) != leaf.path:
                     continue
                 if is_quantized(value):
-                    return Quantized(*[NamedSharding(self.mesh, self.spec(leaf, leading=1))] * 2)
+                    return Quantized(*(NamedSharding(self.mesh, self.spec(leaf, jnp.ndim(x) - 1)) for x in value))
                 shape, whole = jnp.shape(value), (self.global_length(leaf), *leaf.slice_shape[1:])
                 if len(shape) >= len(whole) and shape[len(shape) - len(whole) :] == whole:
                     return NamedSharding(self.mesh, self.spec(leaf, leading=len(shape) - len(whole)))
