@@ -107,8 +107,8 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
     mean, param, vector, grads, old = loads[0]() if count == 1 else lax.switch(which, loads)
     offset = Offset(numbers_ref[0], numbers_ref[1], vector) if kind.offset else None
     weights = _unpack(scalars_ref, num_groups)
-    *_, turn, step, start = (ids_ref[place] for place in range(2 * num_groups + 3))
-    groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[k], start))
+    turn, step, start = (ids_ref[3 * num_groups + place] for place in range(3))
+    groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[2 * num_groups + k], start))
     old = [rows.read(held) for held in old]
     result, new_mean, held, _ = apply_rule(weights, grads, mean, old, offset, groups)
     if kind.moves:
@@ -143,7 +143,7 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
 class Scalars(NamedTuple):
     """The scalars of one step, laid out for the kernel: made once, shared by all parameters."""
 
-    ids: jax.Array  # int32 [2G + 3], the buffers to read, those to write (N or more: none), turn, step and start
+    ids: jax.Array  # int32 [3G + 3], the buffers to read, to write (N or more: none), clusters; turn, step and start
     values: jax.Array  # float32 [3 + 5G + G²]
     probs: jax.Array  # float32 [N]
 
@@ -157,8 +157,9 @@ def pack(weights: Weights) -> Scalars:
     scalars = (weights.active[None], weights.mean_keep[None], weights.correction[None])
     vectors = (weights.valid, weights.share, weights.rate, weights.mean_old, weights.mean_new)
     values = (*scalars, *vectors, weights.cluster_mean.reshape(-1))
-    numbers = jnp.stack([jnp.asarray(number, jnp.int32) for number in (weights.turn, weights.step, 0)])
-    ids = jnp.concatenate([weights.read_ids, weights.write_ids, numbers])
+    turn = -1 if weights.turn is None else weights.turn
+    numbers = jnp.stack([jnp.asarray(number, jnp.int32) for number in (turn, weights.step, 0)])
+    ids = jnp.concatenate([weights.read_ids, weights.write_ids, weights.clusters, numbers])
     return Scalars(ids, jnp.concatenate([v.astype(jnp.float32) for v in values]), weights.probs.astype(jnp.float32))
 
 
@@ -172,9 +173,8 @@ def _unpack(values: Any, num_groups: int) -> Weights:
     active, mean_keep, correction = values[next(place)] > 0, values[next(place)], values[next(place)]
     valid, share, rate, mean_old, mean_new = [number > 0 for number in vector()], *(vector() for _ in range(4))
     rows = [vector() for _ in range(num_groups)]
-    return Weights(
-        None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new, None, None, None
-    )
+    nothing = (None,) * 4
+    return Weights(None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new, *nothing)
 
 
 def update_in_kernels(
