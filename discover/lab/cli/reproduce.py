@@ -20,7 +20,7 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[RESULT]...",
-            help="results-a … results-i, theory, variance, advice, or all; results-h/text is one panel.",
+            help="results-a … results-k, theory, variance, advice, or all; results-h/text is one panel.",
         ),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
