@@ -20,7 +20,7 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[RESULT]...",
-            help="results-a … results-i, theory, variance, advice, or all; results-h/text is one panel.",
+            help="results-a … results-k, theory, variance, advice, gains, or all; results-h/text is one panel.",
         ),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
@@ -117,8 +117,6 @@ def _run(
     redraw: bool,
     quiet: bool,
 ) -> list[dict[str, Any]]:
-    from discover.lab.experiments.config.config import DataConfig
-    from discover.lab.experiments.reproduce.find_data import find_data
     from discover.lab.experiments.reproduce.results import get_result
 
     overrides = options.as_overrides(settings, None)
@@ -129,7 +127,6 @@ def _run(
         if name not in OTHERS
     }
     shown = [text for text in overrides if not text.startswith("data.path=")]
-    cifar = None if data is None else find_data(DataConfig("cifar10"), data)
     programs: dict[str, Any] = {}
     found: list[dict[str, Any]] = []
     began = time.monotonic()
@@ -142,7 +139,7 @@ def _run(
             continue
         if name in OTHERS:
             with stoppable(directory):
-                found.append(run_other(name, directory, quick=scale == "digits", data=cifar, say=say))
+                found.append(run_other(name, directory, quick=scale == "digits", data=data, say=say))
             continue
         from discover.lab.experiments.reproduce.train import reproduce as run_result
 

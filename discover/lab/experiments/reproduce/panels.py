@@ -49,13 +49,14 @@ class Panel:
     figure: Figure = "comparison"  # how it is drawn
     checkpoints: bool = False  # whether its runs are long enough to be worth continuing in the middle
     extensions: int = 0  # how many rates a row may add to its grid, one at a time, while the best one is at its end
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # what is changed while rates are chosen: shorter runs
     budget: int | None = None  # settings that are tried for a row with further hyperparameters, exactly
     measure: Quantity = "accuracy"  # what a learning rate is chosen by, and what the table and the figure show
 
     @property
     def num_trainings(self) -> int:
         """How many networks are trained for it at the least, if none is there yet."""
-        extra = len(set(self.seeds) - set(self.tuning_seeds))
+        extra = len(self.seeds if self.tuning else set(self.seeds) - set(self.tuning_seeds))
         return sum((self.budget or len(row.learning_rates)) * len(self.tuning_seeds) + extra for row in self.rows)
 
     def most_rates(self, row: Row) -> int:

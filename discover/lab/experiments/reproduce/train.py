@@ -157,7 +157,7 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
 
 def _tune(panel: Panel, row: Row, pool: Pool) -> tuple[int, list[dict[str, Any]]]:
     """The chosen learning rate's place in the grid, and the grid; it grows while the best rate is at its end."""
-    rates = list(row.learning_rates)
+    rates, row = list(row.learning_rates), dataclasses.replace(row, config=row.config.with_values(panel.tuning))
     while True:
         members = [
             pool.member(unit_config(row, rate, seed), panel.checkpoints)
