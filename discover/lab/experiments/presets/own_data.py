@@ -19,6 +19,8 @@ COMPARED = ("momentum", "adam", "muon", "discover", "discover_adam", "discover_m
 """Each with clusters beside its own baseline; the whole table would take twice as long."""
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
+MANY_CLASSES = 1000
+"""Up to so many are never too many."""
 """For pictures and text on a CPU, where the others would make minutes an hour."""
 
 
@@ -40,6 +42,7 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     size = suitable_size(asked, slow)
     config = config.with_values(size)
     dataset = load_data(config.override(overrides))
+    _check_classes(dataset)
     if _has_levels(config) and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
         config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
     steps = asked.training.steps if any(text.startswith("training.steps=") for text in overrides) else None
@@ -120,6 +123,14 @@ def suitable(dataset: Dataset, slow: bool, steps: int | None = None) -> dict[str
         "training.steps_per_dispatch": max(1, steps // 20),
         "training.on_nonfinite": "drop",
     }
+
+
+def _check_classes(dataset: Dataset) -> None:
+    """Raises where most classes have one example: that is no label, and the network would have an output for each."""
+    count = len(dataset.train) + len(dataset.test) + len(dataset.validation or ())
+    if dataset.num_classes > MANY_CLASSES and dataset.num_classes > count / 2 and not dataset.next_byte:
+        told = f"{dataset.name} has {dataset.num_classes:,} classes for {count:,} examples, too few to learn from"
+        raise DataError(told, label="COLUMN")
 
 
 def _oddities(config: Config, dataset: Dataset) -> list[str]:
