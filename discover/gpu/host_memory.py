@@ -77,6 +77,7 @@ def with_rows(
     Returns:
       The same, with all buffers in place of those of the batch.
     """
+    _check_on_host(host)
     groups = jnp.arange(weights.read_ids.shape[0], dtype=jnp.int32)
     ids, valid = weights.read_ids, weights.valid
     same = (ids[:, None] == ids[None, :]) & valid[None, :]
@@ -104,6 +105,16 @@ def _layout(buffers: Any) -> dict[Any, list[Any]]:
     for leaf in jax.tree.leaves(buffers):
         found.setdefault(leaf.dtype, []).append(leaf)
     return found
+
+
+def _check_on_host(host: HostBuffers) -> None:
+    """Raises where a state was read back to a device's memory, in words that say how to mend it."""
+    for array in host.rows:
+        if getattr(jax.typeof(array), "memory_space", None) == jax.memory.Space.Device:
+            raise ValueError(
+                "the buffers must be in the host's memory, got them in the device's: "
+                "jax.device_put(array, array.sharding.with_memory_kind('pinned_host')) moves those of a state there"
+            )
 
 
 def _width(leaf: Any) -> int:

@@ -20,6 +20,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from discover.gpu.host_memory import is_on_host
 from discover.lab.data.limits import free_memory
 from discover.lab.training.errors import RunError
 from discover.quantized import BLOCK, WORD, is_quantized
@@ -119,11 +120,17 @@ class Devices:
     def shardings(self, state: TrainState) -> TrainState:
         """Parameters whole everywhere, the optimizer's state in slices."""
         if not self.several:
-            return jax.tree.map(lambda _: self.whole, state)
+            return jax.tree.map(self._whole, state, is_leaf=is_on_host)
         slices = self._slices(state)
         return state._replace(
             params=jax.tree.map(lambda _: self.whole, state.params), opt_state=slices.shardings(state.opt_state)
         )
+
+    def _whole(self, part: Any) -> Any:
+        """Where a part of the state lies that is not cut: beside the parameters, or in the host's memory."""
+        if is_on_host(part):
+            return jax.tree.map(lambda _: self.whole.with_memory_kind("pinned_host"), part)
+        return self.whole
 
     def like(self, state: TrainState) -> TrainState:
         """Shapes with shardings: says where each array goes when a state is restored."""
@@ -133,7 +140,7 @@ class Devices:
 
     def memory(self, state: TrainState) -> tuple[int, int]:
         """The bytes that a state takes on a device, and those that are free there."""
-        leaves = jax.tree.leaves(self.like(state))
+        leaves = [one for one in jax.tree.leaves(self.like(state)) if one.sharding.memory_kind != "pinned_host"]
         need = sum(math.prod(one.sharding.shard_shape(one.shape)) * one.dtype.itemsize for one in leaves)
         own = self.mesh.local_devices
         known = own[0].memory_stats() or {}

@@ -101,6 +101,18 @@ def test_a_run_moves_from_one_device_to_four_to_two_and_back(dtype, tmp_path, pr
     assert shapes["head"]["kernel"] == (2, 9, 10)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", ["0", "0,1"])
+def test_buffers_on_the_host_train_like_those_on_the_device_and_resume_to_the_bit(seeds, tmp_path, programs):
+    config = CONFIG.override(["optimizer.name=discover", "optimizer.buffer_dtype=int8", f"training.seeds={seeds}"])
+    beside = run(config, None, programs=programs)
+    config = config.override(["optimizer.buffers=host"])
+    with pytest.raises(RunStopped):
+        run(config, tmp_path / "run", progress=StopAt(4), programs=programs)
+    away = run(config, tmp_path / "run", resume=True, programs=programs)
+    assert [member.metrics for member in away.members] == [member.metrics for member in beside.members]
+
+
 def test_a_team_of_one_device_is_the_ordinary_run_to_the_bit(programs):
     one, ordinary = run(CONFIG, None, team=Team(1), programs=programs), run(CONFIG, None, programs=programs)
     assert [member.metrics for member in one.members] == [member.metrics for member in ordinary.members]
