@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discover.lab.diagnostics.embeddings import StreamingKMeans, cluster_stream
-from discover.lab.diagnostics.gradients import GradientRows, projection, last_layer
+from discover.lab.diagnostics.gradients import GradientRows, last_layer, projection
 
 PARAMS = {"layers": [{"kernel": jnp.ones((4, 6)) * 0.3}], "head": {"kernel": jnp.ones((6, 3)) * 0.2}}
 
