@@ -9,8 +9,8 @@ A setting is an object, and the list is worked through in its order:
      "options": {"beta": 0.95, "nu": 0.95}}
 
 `optimizer` is a name of the registry or `module:function`. `batches`: classes drawn at "random", in "turn", or
-"shuffled". Numbers in `options` are arguments of the compiled program, so that settings that differ only in them share
-one. Lists of learning rates and seeds are trained one after the other, or `--members` of them side by side. Each
+"shuffled". Fractions in `options` are arguments of the compiled program, so that settings that differ only in them
+share one. Lists of learning rates and seeds are trained one after the other, or `--members` of them side by side. Each
 training is printed when it ends, and appended to `OUT/muon_cifar.jsonl`. No training starts that would not end within
 `LIMIT` seconds (an environment variable, 540 unless told).
 """
@@ -157,7 +157,7 @@ def side_by_side(function: Callable[..., Any], members: int, *axes: int | None) 
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, float)
 
 
 def expanded(settings: list[dict[str, Any]], members: int) -> Iterator[tuple[dict[str, Any], list[tuple[float, int]]]]:

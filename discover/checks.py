@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.core import Tracer
 
 from discover.clusters import Clusters
@@ -51,6 +52,19 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
+def check_buffer_dtype(dtype: Any) -> Any:
+    """`dtype` as numpy's, or None; raises unless buffers can be kept in it."""
+    if dtype is None:
+        return None
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or not (found == jnp.int8 or jnp.issubdtype(found, jnp.floating)):
+        raise ValueError(f"buffer_dtype must be float32, bfloat16, float16, float64, int8 or None, got {dtype!r}")
+    return found
+
+
 def check_clusters(clusters: Any) -> None:
     """Raises unless it is a `Clusters`."""
     if not isinstance(clusters, Clusters):
@@ -58,7 +72,8 @@ def check_clusters(clusters: Any) -> None:
 
 
 def check_parameters(params: Any) -> None:
-    """Raises unless every parameter is an array of floating-point (or complex) numbers."""
+    """Raises unless there are parameters, and every one is an array of floating-point (or complex) numbers."""
+    all_masked("parameters", params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         dtype = getattr(leaf, "dtype", None)
         dtype = jnp.result_type(leaf) if isinstance(leaf, float | complex) else dtype
@@ -69,6 +84,18 @@ def check_parameters(params: Any) -> None:
                 f"parameters must be floating-point arrays, got {got} at {where}: set the others apart, with "
                 "nnx.split(model, nnx.Param, ...) or eqx.partition(model, eqx.is_inexact_array)"
             )
+
+
+def all_masked(what: str, tree: Any) -> bool:
+    """Whether a wrapper such as `optax.partition` has left nothing in a tree; raises where there never was anything."""
+    if jax.tree.leaves(tree):
+        return False
+    if not jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, optax.MaskedNode)):
+        raise ValueError(
+            f"there are no {what}, got a {type(tree).__name__} without any array: hand over the tree of floating-point "
+            "arrays that is trained, such as nnx.state(model, nnx.Param), and its gradients"
+        )
+    return True
 
 
 def is_zero(value: Any) -> bool:
@@ -110,9 +137,9 @@ def check_group_axis(grads: Any, like: Any | None) -> int:
     Raises:
       ValueError: if a leaf lacks the group axis, or leaves disagree about G.
     """
-    leaves = jax.tree.leaves(grads)
-    if not leaves:
+    if all_masked("gradients", grads):
         return 0
+    leaves = jax.tree.leaves(grads)
     for leaf in leaves:
         if jnp.ndim(leaf) == 0:
             raise ValueError(

@@ -21,9 +21,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from discover import quantized
 from discover.checks import check_at_least
 from discover.context import NO_CONTEXT, GroupTransformation, Scalar
 from discover.gpu import damping_kernel, device
+from discover.gpu.rows import parts_of
 from discover.rule import known_clusters
 
 
@@ -53,26 +55,28 @@ def damp(
     Args:
       direction: d, leaves like the parameters.
       mean: ḡ, the same.
-      buffers: g_n, leaves [N, ...].
+      buffers: g_n, leaves [N, ...] or `Quantized`.
       probs: p_n of the k clusters that take part, [k].
       strength: κ, at least 0.
       rows: which clusters those are, int [k]; None: all.
       in_slices: the parameters are cut over several devices.
     """
     leaves, tree = jax.tree.flatten(direction)
-    parameters = list(zip(leaves, jax.tree.leaves(mean), jax.tree.leaves(buffers), strict=True))
+    parameters = list(
+        zip(leaves, jax.tree.leaves(mean), jax.tree.leaves(buffers, is_leaf=quantized.is_quantized), strict=True)
+    )
     if not parameters:
         return direction
     ids = jnp.arange(probs.shape[0], dtype=jnp.int32) if rows is None else rows.astype(jnp.int32)
 
     def plain() -> list[jax.Array]:
-        centred = [_centred(m, g if rows is None else g[ids]) for _, m, g in parameters]
+        centred = [_centred(m, g if rows is None else jax.tree.map(lambda b: b[ids], g)) for _, m, g in parameters]
         products = [_product(d, m, u) for (d, m, _), u in zip(parameters, centred)]
         weights = _weights(products, probs, strength, _solved)
         return [_without(d, u, c) for (d, _, _), u, c in zip(parameters, centred, weights)]
 
     def in_kernels() -> list[jax.Array]:
-        flat = [damping_kernel.Flat(d.reshape(-1), m.reshape(-1), g.reshape(-1, m.size)) for d, m, g in parameters]
+        flat = [damping_kernel.Flat(d.reshape(-1), m.reshape(-1), parts_of(g, m.size)) for d, m, g in parameters]
         products = [Product(*each) for each in damping_kernel.products(ids, probs if rows is None else None, flat)]
         weights = _weights(products, probs, strength, damping_kernel.solve)
         of_mean = -jnp.sum(weights, axis=1)
@@ -85,9 +89,9 @@ def damp(
     return tree.unflatten(device.by_device(cpu=plain, gpu=in_kernels if has_kernel else plain, other=plain))
 
 
-def _centred(mean: jax.Array, buffers: jax.Array) -> jax.Array:
+def _centred(mean: jax.Array, buffers: Any) -> jax.Array:
     """g_n − ḡ, [k, ...]."""
-    return buffers.astype(mean.dtype) - mean[None]
+    return quantized.values_of(buffers, mean) - mean[None]
 
 
 def _product(direction: jax.Array, mean: jax.Array, centred: jax.Array) -> Product:

@@ -8,12 +8,16 @@ import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
 
-from discover.checks import check_choice, check_group_axis, check_group_sizes, check_parameters
+from discover.checks import all_masked, check_choice, check_group_axis, check_group_sizes, check_parameters
 from discover.context import NO_CONTEXT, GroupTransformation
 from discover.direction import wide_dtype
 from discover.rule import with_offset
 
 MODES = ("vmap", "map")
+CHANGED_MODEL = (
+    "the loss function changes a model from outside of it, as dropout does with its random state: work on a copy, "
+    "nnx.merge(graphdef, params, rest, copy=True), and nnx.reseed it with the group's key (docs/models.md, Dropout)"
+)
 
 
 def group_value_and_grad(
@@ -35,7 +39,7 @@ def group_value_and_grad(
       `(losses, aux)`, aux leaves [G, ...]) and gradients with leaves [G, ...]. A `key` is split into one per group.
 
     Raises:
-      ValueError: if the mode is unknown or the batch's leaves disagree about G.
+      ValueError: if the mode is unknown, there are no parameters, or the batch's leaves disagree about G.
       TypeError: if a parameter is no floating-point array.
 
     Example:
@@ -59,9 +63,12 @@ def group_value_and_grad(
             extra = {} if group_key is None else {"key": group_key}
             return value_and_grad(params, group, *shared, **extra)
 
-        if mode == "map":
-            return jax.lax.map(lambda args: one(*args), (batch, keys))
-        return jax.vmap(one)(batch, keys)
+        try:
+            return jax.lax.map(lambda args: one(*args), (batch, keys)) if mode == "map" else jax.vmap(one)(batch, keys)
+        except Exception as error:
+            if type(error).__name__ == "TraceContextError":  # flax nnx, which this library does not import
+                error.add_note(CHANGED_MODEL)
+            raise
 
     return per_group
 
@@ -107,7 +114,7 @@ def mean_over_groups() -> GroupTransformation:
         return optax.EmptyState()
 
     def update(updates, state, params=None, *, group_sizes=None, context=NO_CONTEXT, **_):
-        if not jax.tree.leaves(updates):
+        if all_masked("gradients", updates):
             return updates, state
         num_groups = check_group_axis(updates, params)
         means = mean(updates, None if group_sizes is None else check_group_sizes(group_sizes, num_groups))
@@ -150,9 +157,11 @@ def freeze() -> GroupTransformation:
 
 
 def has_no_groups(grads: Any) -> bool:
-    """Whether there is nothing to do: no groups, or no parameters."""
-    leaves = jax.tree.leaves(grads)
-    return not leaves or (jnp.ndim(leaves[0]) > 0 and jnp.shape(leaves[0])[0] == 0)
+    """Whether there is nothing to do: no groups, or no parameters that are not masked."""
+    if all_masked("gradients", grads):
+        return True
+    first = jax.tree.leaves(grads)[0]
+    return jnp.ndim(first) > 0 and jnp.shape(first)[0] == 0
 
 
 def without_groups(grads: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from discover.checks import check_group_axis, check_group_sizes
+from discover.checks import all_masked, check_group_axis, check_group_sizes
 from discover.context import NO_CONTEXT, GroupTransformation
 
 
@@ -25,7 +25,7 @@ def skipping_nonfinite(optimizer: GroupTransformation, skip: bool) -> GroupTrans
         return SkippedState(optimizer.init(params), jnp.zeros((), jnp.int32))
 
     def update(updates, state, params=None, *, group_sizes=None, context=NO_CONTEXT, **extra):
-        if not jax.tree.leaves(updates):
+        if all_masked("gradients", updates):
             return updates, state
         num_groups = check_group_axis(updates, params)
         sizes = jnp.ones(num_groups, jnp.int32) if group_sizes is None else check_group_sizes(group_sizes, num_groups)

@@ -64,7 +64,9 @@ class Weights(NamedTuple):
     mean_old: Any  # [G], weight of the old buffers in ḡ, once a cluster
     mean_new: Any  # [G], weight p_n of the new buffers in ḡ, once a cluster
     probs: Any  # [N], p_n of all clusters
-    turn: Any  # int32 [], which part of ḡ is summed afresh, of `AFRESH`; −1: none
+    turn: Any  # int32 [], which part of ḡ is summed afresh, of `AFRESH`; −1: none; None: never, by this update
+    step: Any  # int32 [], counts the steps
+    clusters: Any  # int32 [G], the group's cluster, 0 for one that does not count
 
 
 def batch_weights(
@@ -72,7 +74,7 @@ def batch_weights(
     group_sizes: jax.Array | None,
     probs: jax.Array,
     examples_seen: jax.Array | None,
-    turn: jax.Array,
+    step: jax.Array,
     *,
     correction: Scalar,
     rate: Rate,
@@ -84,7 +86,7 @@ def batch_weights(
       group_sizes: [G], or None when all groups are of one size.
       probs: [N], p_n.
       examples_seen: [2, N] to estimate p_n from, a sum and what it lost to rounding, or None to take `probs`.
-      turn: int [], which part of ḡ is summed afresh.
+      step: int [], counts the steps.
       correction: the factor on Δ in the direction, 1 − νβ.
       rate: ρ_n from (w_n, p_n).
     """
@@ -130,7 +132,9 @@ def batch_weights(
         mean_old=jnp.where(first, p_still_in_mean, 0),
         mean_new=jnp.where(first, p, 0),
         probs=probs,
-        turn=jnp.where(total > 0, turn, -1),
+        turn=jnp.where(total > 0, step % AFRESH, -1),
+        step=step,
+        clusters=read_ids,
     )
     return weights, examples_seen
 
@@ -165,15 +169,15 @@ class OverGroups(Protocol):
         """The same value for each group."""
         ...
 
-    def stored(self, values: Any) -> Any:
-        """The values as the buffers hold them, which may be in a narrower dtype."""
+    def stored(self, values: Any) -> tuple[Any, Any]:
+        """What the buffers hold of the values, and the values that this stands for."""
         ...
 
 
 def apply_rule(
     weights: Weights, grads: Any, mean: jax.Array, old: Any, offset: Offset | None, groups: OverGroups
-) -> tuple[jax.Array, jax.Array, Any]:
-    """(F1) to (F3): the direction d, the new ḡ and the new buffers of the groups' clusters.
+) -> tuple[jax.Array, jax.Array, Any, Any]:
+    """(F1) to (F3): the direction d, the new ḡ, and of the groups' clusters what is stored and what it stands for.
 
     Args:
       weights: the scalars of this step; what is [G] there comes in the form of `groups`.
@@ -193,10 +197,10 @@ def apply_rule(
     averages = groups.by_cluster(weights.cluster_mean, grads)
     finite = groups.everywhere(jnp.isfinite(innovation))
     new = groups.each(lambda ok, ρ, ĝ, g: jnp.where(ok, g + ρ * (ĝ - g), g), finite, weights.rate, averages, old)
-    new = groups.stored(new)
+    stored, new = groups.stored(new)
     # From the buffers as stored: that is what keeps ḡ = Σ p_n g_n.
     change = groups.sum(groups.each(_change_of_mean, weights.mean_new, new, weights.mean_old, old))
-    return jnp.where(weights.active, direction, 0), weights.mean_keep * mean + change, new
+    return jnp.where(weights.active, direction, 0), weights.mean_keep * mean + change, stored, new
 
 
 def _change_of_mean(p_new: Any, new: Any, p_old: Any, old: Any) -> Any:

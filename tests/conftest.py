@@ -24,6 +24,24 @@ os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cach
 gc.set_threshold(50_000, 20, 50)  # tracing makes many objects that live on, and looking through them takes a tenth
 
 
+CHROMIUM = [Path(f"/usr/bin/{name}") for name in ("chromium", "chromium-browser", "google-chrome")]
+ALONE = ["no-sandbox", "disable-gpu", "disable-quic", "no-first-run"]
+ALONE += ["disable-background-networking", "disable-component-update", "disable-sync"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real one, for the pages that people open."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(Path.exists, CHROMIUM), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=[f"--{flag}" for flag in ALONE])
+        yield browser
+        browser.close()
+
+
 def pytest_collection_modifyitems(items):
     """What takes minutes takes many of them on a busy machine, and ends when it hangs all the same."""
     for item in items:

@@ -186,15 +186,35 @@ def test_links_from_the_readme_lead_somewhere():
         assert link.startswith("https://") or (ROOT / link).exists(), link
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    family = (tmp_path / "family" / "index.html").read_text()
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(site):
+    family = (site / "family.html").read_text()
     assert "<math" in family
     assert "arithmatex" not in family  # no formula is left as TeX
-    assert "<!--" not in (tmp_path / "results" / "index.html").read_text().split("</head>")[1]
-    library = (tmp_path / "api" / "discover" / "index.html").read_text()
+    assert "<!--" not in (site / "results.html").read_text().split("</head>")[1]
+    library = (site / "api" / "discover.html").read_text()
     for name in discover.__all__:
         assert f'id="discover.{name}"' in library, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["index.html", "notes/digits.html"])
+def test_the_search_of_the_site_works_from_the_files_alone(site, browser, page):
+    tab, asked = browser.new_page(viewport={"width": 1200, "height": 900}), []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto((site / page).as_uri())
+    tab.fill("input.md-search__input", "damping")
+    tab.wait_for_selector(".md-search-result__item")
+    assert "Discover and Muon" in tab.locator(".md-search-result__item h1").all_inner_texts()
+    tab.locator(".md-search-result__link").first.click()
+    tab.wait_for_url("**/muon.html*")
+    assert [url for url in asked if not url.startswith("file:")] == []

@@ -17,6 +17,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from discover.gpu.rows import rows_of, stretch
+
 MAX_CLUSTERS = 16  # the products of all pairs are held in registers
 MOST_TOGETHER = 8  # parameters in a kernel
 BLOCK, LONG_BLOCK = 128, 512  # numbers at a time, of a kernel with many sums and of one without
@@ -31,7 +33,7 @@ class Flat(NamedTuple):
 
     direction: Any  # [size]
     mean: Any  # [size]
-    buffers: Any  # [N, size]
+    buffers: Sequence[Any]  # the arrays of `parts_of`
 
 
 def products(
@@ -62,7 +64,7 @@ def products(
         )(
             rows,
             jnp.zeros(k, jnp.float32) if probs is None else probs.astype(jnp.float32),
-            *itertools.chain.from_iterable(few),
+            *jax.tree.leaves(few),
         )
         return list(jnp.sum(sums.reshape(len(few), programs, -1), axis=1))
 
@@ -77,16 +79,17 @@ def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_tak
 
     def sums_of(one: Flat) -> tuple[jax.Array, ...]:
         size = one.mean.shape[0]
-        turns = pl.cdiv(size, programs * BLOCK * AT_ONCE)
+        length = stretch(BLOCK, _dtype(one))
+        shape, read = rows_of(0, length, _dtype(one)).at.shape, rows_of(0, length, _dtype(one)).read
+        turns = pl.cdiv(size, programs * length * AT_ONCE)
 
-        def loaded(block: Any) -> tuple[list[jax.Array], jax.Array, jax.Array | None]:
-            at = block * BLOCK + jnp.arange(BLOCK)
-            load = functools.partial(plgpu.load, mask=at < size, other=0.0)
-            rows = [load(one.buffers.at[rows_ref[n], at]) for n in range(k)]
-            return rows, load(one.direction.at[at]), None if all_take_part else load(one.mean.at[at])
+        def loaded(block: Any) -> tuple[list[Any], jax.Array, jax.Array | None]:
+            buffers, load = _loading(one, block, length)
+            rows = [buffers.load(one.buffers, rows_ref[n]) for n in range(k)]
+            return rows, load(one.direction), None if all_take_part else load(one.mean)
 
-        def new_products(rows: list[jax.Array], d: jax.Array, mean: jax.Array | None) -> list[jax.Array]:
-            rows = [row.astype(jnp.float32) for row in rows]
+        def new_products(rows: list[Any], d: jax.Array, mean: jax.Array | None) -> list[jax.Array]:
+            rows = [read(row) for row in rows]
             terms = [mean] if mean is not None else [probs_ref[n] * row for n, row in enumerate(rows)]
             centre: Any = functools.reduce(operator.add, terms)
             u = [row - centre for row in rows]
@@ -98,7 +101,7 @@ def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_tak
                 sums = tuple(old + more for old, more in zip(sums, new_products(*block), strict=True))
             return sums
 
-        zeros = tuple(jnp.zeros(BLOCK, jnp.float32) for _ in range(len(pairs) + k + 1))
+        zeros = tuple(jnp.zeros(shape, jnp.float32) for _ in range(len(pairs) + k + 1))
         return lax.fori_loop(0, turns, add, zeros)
 
     found = _switch(which, [functools.partial(sums_of, one) for one in parameters])
@@ -122,39 +125,38 @@ def subtract(
 
     def launch(numbered: Sequence[tuple[jax.Array, Flat]]) -> list[jax.Array]:
         few = [one for _, one in numbered]
-        programs = [pl.cdiv(one.mean.shape[0], LONG_BLOCK) for one in few]
+        programs = [pl.cdiv(one.mean.shape[0], stretch(LONG_BLOCK, _dtype(one))) for one in few]
         kernel = functools.partial(_subtract_kernel, starts=[0, *itertools.accumulate(programs)][:-1])
         return pl.pallas_call(
             kernel,
             out_shape=[jax.ShapeDtypeStruct(one.direction.shape, one.direction.dtype) for one in few],
             grid=(sum(programs),),
-            input_output_aliases={2 + 3 * number: number for number in range(len(few))},
+            input_output_aliases={2 + (2 + len(few[0].buffers)) * number: number for number in range(len(few))},
             compiler_params=plgpu.CompilerParams(num_warps=WARPS, num_stages=1),
             interpret=interpret,
             name="discover_damping_subtract",
-        )(rows, jnp.stack([own for own, _ in numbered]), *itertools.chain.from_iterable(few))
+        )(rows, jnp.stack([own for own, _ in numbered]), *jax.tree.leaves(few))
 
     return _together(list(zip(numbers, parameters, strict=True)), launch, size=lambda pair: pair[1].mean.size)
 
 
 def _subtract_kernel(rows_ref, weights_ref, *refs, starts):
     count, k = len(starts), rows_ref.shape[0]
-    parameters, results = _parameters(refs[: 3 * count], count), refs[3 * count :]
+    parameters, results = _parameters(refs[:-count], count), refs[-count:]
     which, number = jnp.int32(0), pl.program_id(0)
     for place, start in enumerate(starts):
         which = jnp.where(pl.program_id(0) >= start, place, which)
         number = jnp.where(pl.program_id(0) >= start, pl.program_id(0) - start, number)
-    at = number * LONG_BLOCK + jnp.arange(LONG_BLOCK)
 
     def subtracted(place: int) -> None:
-        one, inside = parameters[place], at < parameters[place].mean.shape[0]
-        load = functools.partial(plgpu.load, mask=inside, other=0.0)
-        d, terms = load(one.direction.at[at]), [load(one.buffers.at[rows_ref[n], at]) for n in range(k)]
+        one = parameters[place]
+        rows, load = _loading(one, number, stretch(LONG_BLOCK, _dtype(one)))
+        d, terms = load(one.direction), [rows.read(rows.load(one.buffers, rows_ref[n])) for n in range(k)]
         if weights_ref.shape[1] > k:
-            terms.append(load(one.mean.at[at]))
+            terms.append(load(one.mean))
         for n, term in enumerate(terms):
-            d = d - weights_ref[place, n] * term.astype(d.dtype)
-        plgpu.store(results[place].at[at], d, mask=inside)
+            d = d - weights_ref[place, n] * term
+        plgpu.store(results[place].at[rows.at], d, mask=rows.at < one.mean.shape[0])
 
     for place in range(count):
         one = functools.partial(subtracted, place)
@@ -193,7 +195,19 @@ def _solve_kernel(both_ref, solution_ref, *, k):
 
 
 def _parameters(refs: Sequence[Any], count: int) -> list[Flat]:
-    return [Flat(*refs[3 * number : 3 * (number + 1)]) for number in range(count)]
+    own = len(refs) // count
+    each = (refs[own * number : own * (number + 1)] for number in range(count))
+    return [Flat(direction, mean, buffers) for direction, mean, *buffers in each]
+
+
+def _dtype(one: Flat) -> Any:
+    return one.buffers[0].dtype if len(one.buffers) == 1 else jnp.int8
+
+
+def _loading(one: Flat, index: Any, length: int) -> tuple[Any, Callable[[Any], jax.Array]]:
+    """A stretch of a parameter: of its buffers, and what loads it from its vectors."""
+    rows = rows_of(index, length, _dtype(one))
+    return rows, lambda vector: plgpu.load(vector.at[rows.at], mask=rows.at < vector.shape[0], other=0.0)
 
 
 def _switch(which: Any, branches: Sequence[Callable[[], Any]]) -> Any:

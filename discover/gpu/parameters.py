@@ -12,6 +12,7 @@ import numpy as np
 
 from discover.context import Context, Move, Offset
 from discover.gpu import split_kernel
+from discover.quantized import is_quantized
 
 SMALL = 2**18
 """So many numbers, those of a parameter's buffers, a GPU copies in less time than it takes to start a kernel."""
@@ -23,12 +24,12 @@ class Parameter(NamedTuple):
     path: Any  # in the tree of parameters; None for a joined one
     grads: jax.Array  # [G, ...]
     mean: jax.Array  # [...], ḡ
-    buffers: jax.Array  # [N, ...]
+    buffers: Any  # [N, ...], or `Quantized`
     offset: Offset | None  # with this parameter's vector
     move: Move | None  # with this parameter and its decay
 
 
-Result = tuple[jax.Array, jax.Array, jax.Array]
+Result = tuple[jax.Array, jax.Array, Any]
 """The direction (or the moved parameter), the new mean and the new buffers of a parameter."""
 Update = Callable[[Sequence[Parameter]], Sequence[Result]]
 """Applies the rule to parameters."""
@@ -42,7 +43,7 @@ def map_parameters(update: Update, grads: Any, state: Any, context: Context) -> 
         paths,
         leaves,
         jax.tree.leaves(state.mean),
-        jax.tree.leaves(state.buffers),
+        jax.tree.leaves(state.buffers, is_leaf=is_quantized),
         _offsets(context.offset, treedef),
         _moves(context.move, treedef),
         strict=True,
@@ -74,26 +75,28 @@ class Kind(NamedTuple):
     moves: bool
     decays: bool
     gradient_dtype: Any
-    buffer_dtype: Any
+    buffer_dtype: Any  # int8 for `Quantized`
 
 
 def kind_of(one: Parameter) -> Kind:
     """The kind of a parameter."""
     same = one.offset is not None and one.move is not None and one.offset.vector is one.move.param
     decays = one.move is not None and one.move.decay is not None
-    return Kind(one.offset is not None, same, one.move is not None, decays, one.grads.dtype, one.buffers.dtype)
+    buffer_dtype = jnp.dtype(jnp.int8) if is_quantized(one.buffers) else one.buffers.dtype
+    return Kind(one.offset is not None, same, one.move is not None, decays, one.grads.dtype, buffer_dtype)
 
 
 def small_ones_together(update: Update) -> Update:
     """`update` with the small parameters joined to one.
 
-    The joined buffers are copied, those of clusters outside the batch too; hence only where they are small.
+    The joined buffers are copied, those of clusters outside the batch too; hence only where they are small. Blocks of
+    8-bit buffers do not go over the end of a parameter, so these stay apart.
     """
 
     def on_all(parameters: Sequence[Parameter]) -> list[Result]:
         alike: dict[Any, list[int]] = {}
         for number, one in enumerate(parameters):
-            large = number if one.buffers.size > SMALL else None
+            large = number if is_quantized(one.buffers) or one.buffers.size > SMALL else None
             alike.setdefault((kind_of(one)._replace(gradient_dtype=None), large), []).append(number)
         together = [[parameters[number] for number in numbers] for numbers in alike.values()]
         joined = update([few[0] if len(few) == 1 else join(few) for few in together])

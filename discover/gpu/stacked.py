@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from discover.gpu.parameters import Parameter, Result
+from discover import quantized
+from discover.gpu.parameters import Parameter, Result, kind_of
+from discover.quantized import Draw
 from discover.rule import AFRESH, Weights, apply_rule, displacement
 
 FEW_CLUSTERS = 6
@@ -20,6 +22,7 @@ class Stacked(NamedTuple):
 
     buffer_dtype: Any
     sums_as_products: bool
+    draw: Draw | None = None  # for buffers in int8
 
     def each(self, function: Callable[..., jax.Array], *values: jax.Array) -> jax.Array:
         return function(*values)
@@ -43,12 +46,15 @@ class Stacked(NamedTuple):
     def everywhere(self, value: jax.Array) -> jax.Array:
         return value[None]
 
-    def stored(self, values: jax.Array) -> jax.Array:
+    def stored(self, values: jax.Array) -> tuple[Any, jax.Array]:
+        if self.draw is not None:
+            codes = quantized.quantize(values, self.draw)
+            return codes, quantized.values_of(codes, jax.ShapeDtypeStruct(values.shape[1:], values.dtype))
         # A cast there and back is one that a compiler may leave out.
         narrow, wide = jnp.finfo(self.buffer_dtype), jnp.finfo(values.dtype)
-        if narrow.bits >= wide.bits:
-            return values
-        return jax.lax.reduce_precision(values, narrow.nexp, narrow.nmant)
+        if narrow.bits < wide.bits:
+            values = jax.lax.reduce_precision(values, narrow.nexp, narrow.nmant)
+        return values.astype(self.buffer_dtype), values
 
 
 def update_stacked(weights: Weights, one: Parameter, *, on_cpu: bool) -> Result:
@@ -63,18 +69,22 @@ def update_stacked(weights: Weights, one: Parameter, *, on_cpu: bool) -> Result:
     fields = ("valid", "active", "share", "correction", "rate", "mean_keep", "mean_old", "mean_new")
     shaped = weights._replace(**{field: for_parameter(getattr(weights, field)) for field in fields})
     read_ids, write_ids = weights.read_ids, weights.write_ids
-    alone = on_cpu and write_ids.size == 1 and one.buffers.shape[0] > FEW_CLUSTERS
+    alone = on_cpu and write_ids.size == 1 and weights.probs.size > FEW_CLUSTERS
     if alone:
         # XLA for CPUs makes of one row's gather and scatter an update that copies all N buffers twice. A second row,
         # which is dropped, prevents it, and is the cheaper of the two unless N is small.
         read_ids, write_ids = jnp.pad(read_ids, (0, 1)), jnp.pad(write_ids, (0, 1), constant_values=2**30)
-    old = one.buffers.at[read_ids].get(mode="promise_in_bounds")[: weights.share.size].astype(dtype)
+    rows = jax.tree.map(lambda b: b.at[read_ids].get(mode="promise_in_bounds")[: weights.share.size], one.buffers)
+    old = quantized.values_of(rows, one.mean)
     offset = one.offset and one.offset._replace(vector=one.offset.vector[None])
-    groups = Stacked(one.buffers.dtype, sums_as_products=on_cpu)
-    first, mean, new = apply_rule(shaped, one.grads.astype(dtype), one.mean, old, offset, groups)
-    new = new.astype(one.buffers.dtype)
-    new = jnp.concatenate([new, new]) if alone else new
-    buffers = one.buffers.at[write_ids].set(new, mode="drop", unique_indices=True)
+    draw = Draw(weights.step, weights.clusters) if quantized.is_quantized(one.buffers) else None
+    groups = Stacked(kind_of(one).buffer_dtype, on_cpu, draw)
+    first, mean, new, _ = apply_rule(shaped, one.grads.astype(dtype), one.mean, old, offset, groups)
+    buffers = jax.tree.map(
+        lambda b, n: b.at[write_ids].set(jnp.concatenate([n, n]) if alone else n, mode="drop", unique_indices=True),
+        one.buffers,
+        new,
+    )
     if one.move is not None:
         param, learning_rate, decay = one.move
         step = jnp.where(weights.active, displacement(first, param, learning_rate, decay), 0)
@@ -84,19 +94,27 @@ def update_stacked(weights: Weights, one: Parameter, *, on_cpu: bool) -> Result:
 
 def summed_afresh(weights: Weights, results: Sequence[Result]) -> list[Result]:
     """The results with ḡ = Σ_n p_n g_n, where its turn has come; here all of it at once."""
-    if not results:
-        return []
+    if not results or weights.turn is None:
+        return list(results)
     due = weights.turn == AFRESH - 1
 
     def fresh() -> list[jax.Array]:
-        return [jnp.where(due, _weighted_sum(weights.probs, buffers, mean.dtype), mean) for _, mean, buffers in results]
+        return [jnp.where(due, _weighted_sum(weights.probs, buffers, mean), mean) for _, mean, buffers in results]
 
     means = jax.lax.cond(_anywhere(due), fresh, lambda: [mean for _, mean, _ in results])
     return [(first, mean, buffers) for (first, _, buffers), mean in zip(results, means, strict=True)]
 
 
-def _weighted_sum(probs: jax.Array, buffers: jax.Array, dtype: Any) -> jax.Array:
-    return jnp.tensordot(probs.astype(dtype), buffers.astype(dtype), 1, precision=jax.lax.Precision.HIGHEST)
+def _weighted_sum(probs: jax.Array, buffers: Any, like: jax.Array) -> jax.Array:
+    probs = probs.astype(like.dtype)
+    if not quantized.is_quantized(buffers):
+        return jnp.tensordot(probs, buffers.astype(like.dtype), 1, precision=jax.lax.Precision.HIGHEST)
+
+    def add(n: Any, total: jax.Array) -> jax.Array:  # one by one: all of them in float32 would take four times as much
+        row = jax.tree.map(lambda b: jax.lax.dynamic_slice_in_dim(b, n, 1), buffers)
+        return total + probs[n] * quantized.values_of(row, like)[0]
+
+    return jax.lax.fori_loop(0, probs.size, add, jnp.zeros_like(like))
 
 
 @jax.custom_batching.custom_vmap

@@ -93,7 +93,7 @@ def _kernels_on_slices(weights: Weights, slices: Slices) -> Update:
         def on_one_device(scalars: Any, numbers: Any, grads: Any, mean: Any, buffers: Any, *vectors: Any) -> Result:
             own = {name: numbers[name]._replace(**{VECTOR[name]: v}) for name, v in zip(numbers, vectors)}
             parameter = Parameter(None, grads, mean, buffers, own.get("offset"), own.get("move"))
-            return update_kernel.update_in_kernels(scalars, [parameter])[0]
+            return update_kernel.update_in_kernels(scalars.starting_at(slices.start(leaf)), [parameter])[0]
 
         sliced = (one.grads, one.mean, one.buffers, *vectors)
         return slices.on_each_device(leaf, on_one_device, (scalars, numbers), sliced, (0, 0, 1))

@@ -8,6 +8,8 @@ A kernel that is done in some microseconds has the GPU half empty at its start a
 large share one: its first blocks update the first of them, the next blocks the second, and so on.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import operator
@@ -22,6 +24,8 @@ from jax.experimental.pallas import triton as plgpu
 
 from discover.context import Offset
 from discover.gpu.parameters import Parameter, Result, kind_of
+from discover.gpu.rows import EVICT, buffers_from, parts_of, rows_of, stretch
+from discover.quantized import is_quantized
 from discover.rule import AFRESH, Weights, apply_rule, displacement
 
 MAX_GROUPS = 16  # all groups' numbers are held in registers at once
@@ -29,6 +33,7 @@ BLOCK = 512
 WARPS = 4
 LARGE = 2**22  # numbers of a parameter that has a kernel to itself
 MOST_TOGETHER = 8  # parameters in a kernel: its code grows with them, slowly at first
+MOST_ROWS = 16  # of 8-bit buffers, of all parameters in a kernel
 
 
 class _Refs(NamedTuple):
@@ -36,23 +41,25 @@ class _Refs(NamedTuple):
 
     grads: Any  # [G, size]
     mean: Any  # [size]
-    buffers: Any  # [N, size]
     vector: Any  # [size], of the offset; else not looked at
     param: Any  # [size], of the move; else not looked at
+    buffers: Any  # the arrays of `parts_of`
     result: Any
     new_mean: Any
     new_buffers: Any
 
 
-_INPUTS, _RESULTS = 5, 3  # of each parameter
+def _refs_of(inputs: Sequence[Any], results: Sequence[Any]) -> _Refs:
+    grads, mean, vector, param, *buffers = inputs
+    result, new_mean, *new_buffers = results
+    return _Refs(grads, mean, vector, param, buffers, result, new_mean, new_buffers)
 
 
 class _Unrolled(NamedTuple):
     """Arithmetic over lists, an array for each group: an `OverGroups`."""
 
     num_groups: int
-    buffer_dtype: Any
-    dtype: Any
+    hold: Callable[[int, jax.Array], tuple[Any, jax.Array]]  # of a group: what is stored, and what it stands for
 
     def each(self, function: Callable[..., jax.Array], *values: Sequence[Any]) -> list[jax.Array]:
         return [function(*one) for one in zip(*values, strict=True)]
@@ -66,17 +73,17 @@ class _Unrolled(NamedTuple):
     def everywhere(self, value: jax.Array) -> list[jax.Array]:
         return [value] * self.num_groups
 
-    def stored(self, values: Sequence[jax.Array]) -> list[jax.Array]:
-        return [value.astype(self.buffer_dtype).astype(self.dtype) for value in values]
+    def stored(self, values: Sequence[jax.Array]) -> tuple[Sequence[Any], Sequence[jax.Array]]:
+        held, read = zip(*(self.hold(k, value) for k, value in enumerate(values)))
+        return held, read
 
 
-def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, block):
+def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, block, interpret):
     """One block of one of the parameters. Loads and stores are written out for each of them, the arithmetic once."""
-    inputs, results = refs[: _INPUTS * count], refs[_INPUTS * count :]
-    parameters = [
-        _Refs(*inputs[_INPUTS * k : _INPUTS * (k + 1)], *results[_RESULTS * k : _RESULTS * (k + 1)])
-        for k in range(count)
-    ]
+    own = len(refs) // count  # four inputs, two results, and the buffers twice
+    ins, outs = own // 2 + 1, own // 2 - 1
+    inputs, results = refs[: ins * count], refs[ins * count :]
+    parameters = [_refs_of(inputs[ins * k : ins * (k + 1)], results[outs * k : outs * (k + 1)]) for k in range(count)]
     num_groups = parameters[0].grads.shape[0]
     which, number, first = jnp.int32(0), pl.program_id(0), 0
     for k in range(1, count):
@@ -84,7 +91,8 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
         reached = pl.program_id(0) >= first
         which = jnp.where(reached, k, which)
         number = jnp.where(reached, pl.program_id(0) - first, number)
-    at = number * block + jnp.arange(block)
+    rows = rows_of(number, block, kind.buffer_dtype)
+    at = rows.at
 
     def load_from(refs):
         load = functools.partial(plgpu.load, mask=at < refs.mean.shape[0], other=0.0)
@@ -92,46 +100,40 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
         param = load(refs.param.at[at]) if kind.moves else mean
         vector = param if kind.offset_is_param else load(refs.vector.at[at]) if kind.offset else mean
         grads = [load(refs.grads.at[jnp.full_like(at, k), at]).astype(mean.dtype) for k in range(num_groups)]
-        old = [load(refs.buffers.at[ids_ref[k], at]).astype(mean.dtype) for k in range(num_groups)]
+        old = [rows.load(refs.buffers, ids_ref[k]) for k in range(num_groups)]
         return mean, param, vector, grads, old
 
     loads = [functools.partial(load_from, refs) for refs in parameters]
     mean, param, vector, grads, old = loads[0]() if count == 1 else lax.switch(which, loads)
     offset = Offset(numbers_ref[0], numbers_ref[1], vector) if kind.offset else None
     weights = _unpack(scalars_ref, num_groups)
-    groups = _Unrolled(num_groups, kind.buffer_dtype, mean.dtype)
-    result, new_mean, new = apply_rule(weights, grads, mean, old, offset, groups)
-
-    def sum_afresh(refs):
-        """Σ_n p_n g_n, the buffers of this batch as they will be stored."""
-        inside = at < refs.mean.shape[0]
-
-        def add(n, total):
-            value = plgpu.load(refs.buffers.at[n, at], mask=inside, other=0.0).astype(mean.dtype)
-            for k in range(num_groups):
-                value = jnp.where(ids_ref[num_groups + k] == n, new[k], value)
-            return total + probs_ref[n] * value
-
-        return lax.fori_loop(0, refs.buffers.shape[0], add, jnp.zeros_like(mean))
-
-    sums = [functools.partial(sum_afresh, refs) for refs in parameters]
-    due = number % AFRESH == ids_ref[2 * num_groups]
-    new_mean = lax.cond(due, lambda: sums[0]() if count == 1 else lax.switch(which, sums), lambda: new_mean)
+    turn, step, start = (ids_ref[3 * num_groups + place] for place in range(3))
+    groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[2 * num_groups + k], start))
+    old = [rows.read(held) for held in old]
+    result, new_mean, held, _ = apply_rule(weights, grads, mean, old, offset, groups)
     if kind.moves:
-        step = displacement(result, param, numbers_ref[2], numbers_ref[3] if kind.decays else None)
-        result = param + jnp.where(weights.active, step, 0)
+        move = displacement(result, param, numbers_ref[2], numbers_ref[3] if kind.decays else None)
+        result = param + jnp.where(weights.active, move, 0)
 
     def store_to(refs):
-        # This kernel does not read again what it writes, so it need not stay in the cache.
-        store = functools.partial(plgpu.store, eviction_policy="evict_first")
-        inside = at < refs.mean.shape[0]
         for k in range(num_groups):
             target = ids_ref[num_groups + k]
-            writes = target < refs.buffers.shape[0]
-            rounded = new[k].astype(kind.buffer_dtype)
-            store(refs.new_buffers.at[jnp.where(writes, target, 0), at], rounded, mask=inside & writes)
-        store(refs.result.at[at], result, mask=inside)
-        store(refs.new_mean.at[at], new_mean, mask=inside)
+            writes = target < refs.buffers[0].shape[0]
+            rows.store(refs.new_buffers, jnp.where(writes, target, 0), held[k], writes)
+        store = functools.partial(plgpu.store, mask=at < refs.mean.shape[0], eviction_policy=EVICT)
+        store(refs.result.at[at], result)
+        store(refs.new_mean.at[at], new_mean)
+
+        # Last, from memory: nothing of the above need stay in a register for it, which would slow every block down.
+        @pl.when(number % AFRESH == turn)
+        def sum_afresh():
+            if not interpret:
+                plgpu.debug_barrier()  # until all of this block has stored; the interpreter has no threads
+
+            def add(n, total):
+                return total + probs_ref[n] * rows.read(rows.load(refs.new_buffers, n))
+
+            store(refs.new_mean.at[at], lax.fori_loop(0, probs_ref.shape[0], add, jnp.zeros_like(mean)))
 
     for k, refs in enumerate(parameters):
         stores = functools.partial(store_to, refs)
@@ -141,9 +143,13 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
 class Scalars(NamedTuple):
     """The scalars of one step, laid out for the kernel: made once, shared by all parameters."""
 
-    ids: jax.Array  # int32 [2G + 1], the buffers to read, those to write (N or more: none), and whose turn it is
+    ids: jax.Array  # int32 [3G + 3], the buffers to read, to write (N or more: none), clusters; turn, step and start
     values: jax.Array  # float32 [3 + 5G + G²]
     probs: jax.Array  # float32 [N]
+
+    def starting_at(self, number: jax.Array) -> Scalars:
+        """For a slice of a parameter, which is rounded as a part of the whole."""
+        return self._replace(ids=self.ids.at[-1].set(number))
 
 
 def pack(weights: Weights) -> Scalars:
@@ -151,7 +157,9 @@ def pack(weights: Weights) -> Scalars:
     scalars = (weights.active[None], weights.mean_keep[None], weights.correction[None])
     vectors = (weights.valid, weights.share, weights.rate, weights.mean_old, weights.mean_new)
     values = (*scalars, *vectors, weights.cluster_mean.reshape(-1))
-    ids = jnp.concatenate([weights.read_ids, weights.write_ids, weights.turn[None]])
+    turn = -1 if weights.turn is None else weights.turn
+    numbers = jnp.stack([jnp.asarray(number, jnp.int32) for number in (turn, weights.step, 0)])
+    ids = jnp.concatenate([weights.read_ids, weights.write_ids, weights.clusters, numbers])
     return Scalars(ids, jnp.concatenate([v.astype(jnp.float32) for v in values]), weights.probs.astype(jnp.float32))
 
 
@@ -165,7 +173,8 @@ def _unpack(values: Any, num_groups: int) -> Weights:
     active, mean_keep, correction = values[next(place)] > 0, values[next(place)], values[next(place)]
     valid, share, rate, mean_old, mean_new = [number > 0 for number in vector()], *(vector() for _ in range(4))
     rows = [vector() for _ in range(num_groups)]
-    return Weights(None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new, None, None)
+    nothing = (None,) * 4
+    return Weights(None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new, *nothing)
 
 
 def update_in_kernels(
@@ -184,10 +193,16 @@ def update_in_kernels(
         alike.setdefault((kind_of(one), aligned, alone), []).append(number)
     results: dict[int, Result] = {}
     for numbers in alike.values():
-        for few in (numbers[at : at + MOST_TOGETHER] for at in range(0, len(numbers), MOST_TOGETHER)):
+        most = _most_together(parameters[numbers[0]])
+        for few in (numbers[at : at + most] for at in range(0, len(numbers), most)):
             some = [parameters[number] for number in few]
             results |= zip(few, _launch(scalars, some, block=block, warps=warps, interpret=interpret))
     return [results[number] for number in range(len(parameters))]
+
+
+def _most_together(one: Parameter) -> int:
+    """How many of its kind share a kernel. With codes and scales the time to compile one grows with the square."""
+    return max(1, min(MOST_TOGETHER, MOST_ROWS // len(one.grads))) if is_quantized(one.buffers) else MOST_TOGETHER
 
 
 def _launch(
@@ -196,18 +211,21 @@ def _launch(
     """One kernel for all of these."""
     arguments: list[Any] = [*scalars, _numbers(parameters[0])]
     shapes, aliases, nothing = [], {}, jnp.zeros(1, jnp.float32)
-    for k, one in enumerate(parameters):
-        size, first = one.mean.size, len(arguments)
+    kind = kind_of(parameters[0])
+    block = stretch(block, kind.buffer_dtype)
+    for one in parameters:
+        size, first, result = one.mean.size, len(arguments), len(shapes)
         same = kind_of(one).offset_is_param
         vector = nothing if one.offset is None or same else one.offset.vector.astype(one.mean.dtype).reshape(size)
         param = nothing if one.move is None else one.move.param.reshape(size)
-        arguments += [one.grads.reshape(-1, size), one.mean.reshape(size), one.buffers.reshape(-1, size), vector, param]
-        aliases |= {first + 1: _RESULTS * k + 1, first + 2: _RESULTS * k + 2}
-        aliases |= {} if one.move is None else {first + 4: _RESULTS * k}
+        buffers = parts_of(one.buffers, size)
+        arguments += [one.grads.reshape(-1, size), one.mean.reshape(size), vector, param, *buffers]
+        aliases |= {first + 1: result + 1} | {first + 4 + k: result + 2 + k for k in range(len(buffers))}
+        aliases |= {} if one.move is None else {first + 3: result}
         flat = jax.ShapeDtypeStruct((size,), one.mean.dtype)
-        shapes += [flat, flat, jax.ShapeDtypeStruct((one.buffers.shape[0], size), one.buffers.dtype)]
+        shapes += [flat, flat, *(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in buffers)]
     results = pl.pallas_call(
-        functools.partial(_kernel, count=len(parameters), kind=kind_of(parameters[0]), block=block),
+        functools.partial(_kernel, count=len(parameters), kind=kind, block=block, interpret=interpret),
         out_shape=shapes,
         grid=(sum(pl.cdiv(one.mean.size, block) for one in parameters),),
         input_output_aliases=aliases,
@@ -215,9 +233,10 @@ def _launch(
         interpret=interpret,
         name="discover_update",
     )(*arguments)
+    each = len(results) // len(parameters)
     return [
-        (first.reshape(one.mean.shape), mean.reshape(one.mean.shape), buffers.reshape(one.buffers.shape))
-        for one, first, mean, buffers in zip(parameters, results[::3], results[1::3], results[2::3])
+        (first.reshape(one.mean.shape), mean.reshape(one.mean.shape), buffers_from(parts, one.buffers))
+        for one, (first, mean, *parts) in zip(parameters, zip(*[iter(results)] * each, strict=True), strict=True)
     ]
 
 

@@ -182,7 +182,7 @@ def _scale_by_printed(clusters: Clusters, alpha: Scalar, alpha_n: Scalar | None,
         ids = check_cluster_ids(cluster_ids, num_groups)
         sizes = None if group_sizes is None else check_group_sizes(group_sizes, num_groups)
         probs = jnp.asarray(clusters.probs, jnp.result_type(float))
-        weights, _ = batch_weights(ids, sizes, probs, None, state.turn, correction=1.0, rate=rate)
+        weights, _ = batch_weights(ids, sizes, probs, None, state.steps, correction=1.0, rate=rate)
 
         def printed(parameters):
             return [equations(alpha, weights, one) for one in parameters]

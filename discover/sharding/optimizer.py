@@ -26,7 +26,7 @@ from discover.checks import check_choice, check_cluster_ids, check_group_axis, c
 from discover.context import Context
 from discover.groups import group_value_and_grad
 from discover.optimizers.igt import igt_eval_params
-from discover.sharding.slices import Slices, check_mesh
+from discover.sharding.slices import Slices, check_mesh, slice_multiple
 
 EXCHANGES = ("groups", "mean")
 """What the devices tell each other: the gradient of every group, or only their mean (enough for plain optimizers)."""
@@ -89,7 +89,8 @@ def shard_by_parameter(
     devices = mesh.shape[data_axis]
 
     def layout(params):
-        return Slices(params, mesh, data_axis, param_specs)
+        multiple = slice_multiple(jax.eval_shape(inner.init, params))
+        return Slices(params, mesh, data_axis, param_specs, multiple=multiple)
 
     @jax.jit
     def init(params):
@@ -224,7 +225,7 @@ def sharded_eval_params(
     state: Any, params: Any, mesh: Mesh, *, data_axis: str = "data", param_specs: Any = None
 ) -> Any:
     """`igt_eval_params` for a state of `shard_by_parameter`: the whole parameters to evaluate, on every device."""
-    slices = Slices(params, mesh, data_axis, param_specs)
+    slices = Slices(params, mesh, data_axis, param_specs, multiple=slice_multiple(state))
     found = igt_eval_params(state, None)
     return params if found is None else slices.gather(found)
 
@@ -241,7 +242,8 @@ def state_shardings(
     """
     tx = shard_by_parameter(inner, mesh, data_axis=data_axis, param_specs=param_specs)
     state = jax.eval_shape(tx.init, params)
-    shardings = Slices(params, mesh, data_axis, param_specs).shardings(state)
+    slices = Slices(params, mesh, data_axis, param_specs, multiple=slice_multiple(state))
+    shardings = slices.shardings(state)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 
 

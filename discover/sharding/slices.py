@@ -1,7 +1,8 @@
 """How a tree of parameters is cut into one slice per device, and what moves between devices to do so.
 
 A parameter is flattened, padded with zeros to a multiple of the D devices of the data axis, and device i holds the
-i-th part: any shape divides evenly, at the price of at most D − 1 zeros a parameter. A parameter that is itself sharded
+i-th part: any shape divides evenly, at the price of at most D − 1 zeros a parameter. (Where the state has 8-bit buffers
+a part is whole blocks of them, at the price of up to 128 zeros for each device.) A parameter that is itself sharded
 over other axes of the mesh (model parallelism) is cut the same way within each of its shards, so that nothing ever
 moves along those axes.
 
@@ -21,6 +22,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from discover.gpu.host_memory import is_on_host
+from discover.quantized import BLOCK, Quantized, is_quantized
 
 
 class Leaf(NamedTuple):
@@ -52,13 +56,15 @@ class Slices:
       mesh: the device mesh, with axes of type Auto (what `jax.sharding.Mesh` makes).
       data_axis: the axis over which batches are spread.
       param_specs: a tree of `PartitionSpec` for parameters that are sharded over other axes; None: all replicated.
+      multiple: the length of a slice is a multiple of it, see `slice_multiple`.
 
     Raises:
       ValueError: if the axis is not in the mesh, a parameter is sharded over it, or a shape does not divide.
     """
 
-    def __init__(self, params: Any, mesh: Mesh, data_axis: str = "data", param_specs: Any = None):
+    def __init__(self, params: Any, mesh: Mesh, data_axis: str = "data", param_specs: Any = None, *, multiple: int = 1):
         check_mesh(mesh, data_axis)
+        self.multiple = multiple
         self.mesh, self.axis, self.count = mesh, data_axis, mesh.shape[data_axis]
         flat, self.treedef = jax.tree_util.tree_flatten_with_path(params)
         if param_specs is None:
@@ -90,7 +96,7 @@ class Slices:
                     )
                 shape[dim] //= self.mesh.shape[axis]
                 axes.append(axis)
-        length = -(-_product(shape) // self.count)
+        length = -(-_product(shape) // (self.count * self.multiple)) * self.multiple
         return Leaf(tuple(path), tuple(shape), jnp.result_type(value), spec, tuple(axes), length)
 
     def find(self, path: tuple[Any, ...]) -> Leaf | None:
@@ -100,6 +106,10 @@ class Slices:
     def spec(self, leaf: Leaf, leading: int = 0) -> P:
         """The sharding of a leaf's slices, after `leading` axes that every device holds whole."""
         return P(*(None,) * leading, (*leaf.axes, self.axis))
+
+    def start(self, leaf: Leaf) -> jax.Array:
+        """Inside of a device: where in all the slices of a leaf its own begins."""
+        return lax.axis_index((*leaf.axes, self.axis)) * leaf.length
 
     def cut(self, params: Any) -> Any:
         """Each device's slice of parameters that it holds whole: nothing moves."""
@@ -191,14 +201,17 @@ class Slices:
           leaf: the parameter, see `find`.
           function: returns a tuple of arrays, slices again.
           whole: trees that every device holds whole.
-          slices: arrays [..., *slice], like those of `cut`, `exchange` and of the state.
+          slices: arrays [..., *slice], like those of `cut`, `exchange` and of the state; `Quantized` is one, too.
           leading: for each result, the number of dimensions before those of a slice.
         """
-        own = len(leaf.slice_shape)
+
+        def leading_of(x: Any) -> int:
+            return 1 if is_quantized(x) else jnp.ndim(x) - len(leaf.slice_shape)
+
         mapped = jax.shard_map(
             function,
             mesh=self.mesh,
-            in_specs=(*(P() for _ in whole), *(self.spec(leaf, jnp.ndim(x) - own) for x in slices)),
+            in_specs=(*(P() for _ in whole), *(self.spec(leaf, leading_of(x)) for x in slices)),
             out_specs=tuple(self.spec(leaf, count) for count in leading),
             check_vma=False,
         )
@@ -212,19 +225,22 @@ class Slices:
         """The sharding of each leaf of an optimizer's state made from slices.
 
         A leaf whose path ends in that of a parameter and whose shape ends in that of its slices is sharded
-        like them, whatever stands before (as the N of the clusters' buffers); any other is whole everywhere.
+        like them, whatever stands before (as the N of the clusters' buffers), and so are 8-bit buffers; any other is
+        whole everywhere.
         """
 
-        def one(path: tuple[Any, ...], value: Any) -> NamedSharding:
-            shape = jnp.shape(value)
+        def one(path: tuple[Any, ...], value: Any) -> Any:
             for leaf in self.leaves:
-                ends = not leaf.path or tuple(path[-len(leaf.path) :]) == leaf.path
-                whole = (self.global_length(leaf), *leaf.slice_shape[1:])
-                if ends and len(shape) >= len(whole) and shape[len(shape) - len(whole) :] == whole:
+                if leaf.path and tuple(path[-len(leaf.path) :]) != leaf.path:
+                    continue
+                if is_quantized(value):
+                    return Quantized(*(NamedSharding(self.mesh, self.spec(leaf, jnp.ndim(x) - 1)) for x in value))
+                shape, whole = jnp.shape(value), (self.global_length(leaf), *leaf.slice_shape[1:])
+                if len(shape) >= len(whole) and shape[len(shape) - len(whole) :] == whole:
                     return NamedSharding(self.mesh, self.spec(leaf, leading=len(shape) - len(whole)))
-            return NamedSharding(self.mesh, P())
+            return jax.tree.map(lambda _: NamedSharding(self.mesh, P()), value)
 
-        return jax.tree_util.tree_map_with_path(one, state)
+        return jax.tree_util.tree_map_with_path(one, state, is_leaf=is_quantized)
 
     def global_length(self, leaf: Leaf) -> int:
         """The first dimension of a leaf's slices put together, padding included."""
@@ -261,6 +277,13 @@ class Slices:
             local, mesh=self.mesh, in_specs=tuple(sources), out_specs=tuple(targets), check_vma=False
         )
         return self.treedef.unflatten(mapped(*leaves))
+
+
+def slice_multiple(state: Any) -> int:
+    """Of what the slices of an optimizer with such a state are a multiple: 8-bit buffers come in blocks."""
+    if any(map(is_on_host, jax.tree.leaves(state, is_leaf=is_on_host))):
+        raise ValueError("buffers on the host cannot be cut over devices: buffers must be 'device', got 'host'")
+    return BLOCK if any(map(is_quantized, jax.tree.leaves(state, is_leaf=is_quantized))) else 1
 
 
 def check_mesh(mesh: Mesh, data_axis: str) -> None:

@@ -122,6 +122,20 @@ def updates(record: str) -> str:
     return table(("the update alone", "ms", "times the floor"), lines, "-rr")
 
 
+def torch_speeds(record: str) -> str:
+    """Milliseconds of a step in PyTorch, ours beside torch's own."""
+    found = load(record)["torch"]
+    lines = []
+    for theirs, ours in (("SGD", "Discover"), ("AdamW", "DiscoverAdamW"), ("Muon", "DiscoverMuon")):
+        cells = []
+        for kind in ("compiled", "eager"):
+            times, ratios = found[kind]["milliseconds"], found[kind]["steps per second, relative"]
+            cells += [f"{times[theirs]:.1f}", f"{times[ours]:.1f}", f"{ratios[f'{ours} / {theirs}']:.3f}"]
+        lines.append((f"`{ours}`, against `{theirs}`", *cells))
+    heads = [f"{kind}{what}" for kind in ("compiled: ", "eager: ") for what in ("torch's ms", "ours", "ratio of steps")]
+    return table(("", *heads), lines, "-rrrrrr")
+
+
 def gains(record: str) -> str:
     """What the advice expected in each setting, and what was measured."""
     lines = []
@@ -167,5 +181,6 @@ def short(value: float) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    one.__name__: one for one in (rows, comparison, grid, contenders, speeds, updates, gains, steady_states)
+    one.__name__: one
+    for one in (rows, comparison, grid, contenders, speeds, torch_speeds, updates, gains, steady_states)
 }

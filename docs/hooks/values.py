@@ -74,7 +74,8 @@ def milliseconds(record: str, optimizer: str, groups: str, more: str = "") -> st
 
 def of_muon(record: str, optimizer: str, groups: str, more: str = "") -> str:
     """Steps a second, for each of Muon's."""
-    return f"{_bench(record, optimizer, groups, more)['of_muon']:.3f}"
+    found = _bench(record, optimizer, groups, more)
+    return f"{found.get('of_muon', found.get('baseline_ratio')):.3f}"
 
 
 def longer(record: str, optimizer: str, groups: str, more: str, other: str) -> str:
@@ -91,6 +92,16 @@ def megabytes(record: str, optimizer: str, groups: str, more: str = "") -> str:
 def floor(record: str, optimizer: str, groups: str) -> str:
     """The update's time, in units of the time that its memory traffic needs."""
     return f"{find(load(record)['updates'], optimizer=optimizer, groups=groups)['times_floor']:.2f}"
+
+
+def torch_ms(record: str, kind: str, optimizer: str) -> str:
+    """Milliseconds of a step in PyTorch; the optimizer may be of two words."""
+    return f"{load(record)['torch'][kind]['milliseconds'][optimizer.replace('; ', ', ')]:.1f}"
+
+
+def jax_over_torch(record: str) -> str:
+    """Steps of our JAX momentum for each of torch's SGD, the network compiled."""
+    return f"{next(value for key, value in load(record).items() if key.startswith('our JAX')):.2f}"
 
 
 def loss(name: str) -> str:
@@ -156,17 +167,17 @@ def _mean(record: str, label: str) -> float:
 
 
 def _bench(record: str, optimizer: str, groups: str, more: str = "") -> dict[str, Any]:
-    """A row; more is how many clusters it has, or another of its fields, as in `damping=0.1`."""
-    field, _, value = more.rpartition("=")
-    return find(
-        load(record)["rows"], optimizer=optimizer, groups=groups, **({field or "clusters": value} if more else {})
-    )
+    """A row; more is how many clusters it has, or another of its fields, as in `variant=damping=0.1`."""
+    field, told, value = more.partition("=")
+    wanted = {field: value} if told else {"clusters": more} if more else {}
+    return find(load(record)["rows"], optimizer=optimizer, groups=groups, **wanted)
 
 
 NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
         accuracy, mean, gap, won_back, test_loss, less, rate, drift, speed, lowest, highest, milliseconds, of_muon,
-        longer, megabytes, floor, loss, gain, stable_rank, rank_correlation, steady, grows, violations,
+        longer, megabytes, floor, torch_ms, jax_over_torch, loss, gain, stable_rank, rank_correlation, steady, grows,
+        violations,
     )
 }  # fmt: skip

@@ -367,3 +367,15 @@ def test_the_words_of_the_command_line_name_what_can_be_typed_there(capsys, tmp_
     assert call("diagnose", tmp_path / "pets", *given, "--clusters", "domian") == 2
     assert "there is no column 'domian': the columns are domain" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_warning_is_one_line_without_its_place_in_the_code(capsys):
+    import warnings
+
+    from discover.lab.cli.errors import warn_in_lines
+
+    with warnings.catch_warnings():  # puts back what is replaced
+        warnings.simplefilter("always")
+        warn_in_lines()
+        warnings.warn("skipped 1 of 9 images: a\x1b.png", stacklevel=1)
+    assert capsys.readouterr().err == "discover: skipped 1 of 9 images: a\\x1b.png\n"

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import discover
+from discover.registry import OPTIMIZERS
+from discover.sharding import shard_by_parameter
+from tests.library import table
 
 CLUSTERS = discover.Clusters.uniform(3)
 PARAMS = {"w": jnp.zeros((4, 2))}
@@ -169,10 +172,27 @@ def test_parameters_that_cannot_be_trained_are_refused_with_their_place(leaf):
         discover.group_value_and_grad(lambda p, x: jnp.sum(x))(params, jnp.ones((2, 3)))
 
 
-def test_ids_that_flax_dropped_are_told_so():
-    from flax.training import train_state
+@pytest.mark.parametrize("empty", [{}, {"layer": ()}, None])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_tree_without_parameters_is_refused(name, empty):
+    nothing = "there are no {}, got a {} without any array: hand over the tree of floating-point arrays that is trained"
+    kind = type(empty).__name__
+    tx, mesh = table.make(name), jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+    for one in (tx, shard_by_parameter(tx, mesh)):
+        with pytest.raises(ValueError, match=nothing.format("parameters", kind)):
+            one.init(empty)
+    state = tx.init(PARAMS)
+    if empty is None:
+        return
+    for call in (
+        lambda: tx.update(empty, state, PARAMS, cluster_ids=IDS),
+        lambda: discover.take_step(tx, empty, state, empty, cluster_ids=IDS),
+        lambda: shard_by_parameter(tx, mesh).update(empty, state, empty, cluster_ids=IDS),
+    ):
+        with pytest.raises(ValueError, match=nothing.format("gradients", kind)):
+            call()
 
-    tx = discover.discover(0.1, discover.Clusters.uniform(2))
-    state = train_state.TrainState.create(apply_fn=None, params={"w": jnp.zeros(3)}, tx=tx)
-    with pytest.raises(TypeError, match=r"cluster_ids is missing.*TrainState.apply_gradients takes them"):
-        state.apply_gradients(grads={"w": jnp.ones((2, 3))}, cluster_ids=jnp.array([0, 1]))
+
+def test_a_loss_without_parameters_has_no_gradients():
+    with pytest.raises(ValueError, match="there are no parameters, got a dict without any array"):
+        discover.group_value_and_grad(lambda p, x: jnp.sum(x))({}, jnp.ones((2, 3)))

@@ -9,6 +9,8 @@ import pytest
 import discover
 from discover.damping import damp
 from discover.gpu import damping_kernel
+from discover.gpu.rows import parts_of
+from discover.quantized import Draw, quantize, values_of, zeros
 from tests.library import problem
 from tests.library.gpu import on_gpu
 from tests.reference import muon_reference
@@ -161,19 +163,27 @@ def test_a_number_of_clusters_that_there_are_not_is_refused():
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize("taking_part", [None, 3])
-@pytest.mark.parametrize("buffer_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("taking_part", "buffer_dtype"),
+    [(None, "float32"), (3, "bfloat16"), (3, "int8"), pytest.param(None, "int8", marks=pytest.mark.slow)],
+)
 def test_the_kernels_for_a_gpu_and_the_plain_lines_are_the_same(gpu, monkeypatch, taking_part, buffer_dtype):
     monkeypatch.setattr(damping_kernel, "BLOCK", 4)
     monkeypatch.setattr(damping_kernel, "LONG_BLOCK", 8)
     monkeypatch.setattr(damping_kernel, "SHARE", 16)
     monkeypatch.setattr(damping_kernel, "MOST_TOGETHER", 2)
-    shapes = {"w": (5, 9), "b": (3,), "s": (), "v": (17,)}
+    shapes = {"w": (15, 9), "b": (3,), "s": (), "v": (17,)}
     rng = np.random.default_rng(1)
     params = {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
-    buffers = {name: jnp.asarray(rng.normal(size=(5, *p.shape)), buffer_dtype) for name, p in params.items()}
+    buffers = {name: jnp.asarray(rng.normal(size=(5, *p.shape)), jnp.float32) for name, p in params.items()}
+    if buffer_dtype == "int8":
+        buffers = {name: quantize(g, Draw(0, jnp.arange(5))) for name, g in buffers.items()}
+    else:
+        buffers = {name: g.astype(buffer_dtype) for name, g in buffers.items()}
     probs = jnp.asarray([0.1, 0.3, 0.2, 0.15, 0.25], jnp.float32)
-    mean = jax.tree.map(lambda g: jnp.tensordot(probs, g.astype(jnp.float32), 1), buffers)
+    mean = jax.tree.map(
+        lambda g: jnp.tensordot(probs, g, 1), {name: values_of(buffers[name], params[name]) for name in params}
+    )
     rows = None if taking_part is None else (4 + jnp.arange(taking_part)) % 5
 
     def step(direction, mean, buffers):
@@ -185,14 +195,14 @@ def test_the_kernels_for_a_gpu_and_the_plain_lines_are_the_same(gpu, monkeypatch
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, plain)
 
 
-def test_the_kernels_for_a_gpu_lower_for_cuda():
-    flat = damping_kernel.Flat(
-        jnp.ones(5000, jnp.float32), jnp.ones(5000, jnp.float32), jnp.ones((10, 5000), jnp.float32)
-    )
-    rows = jnp.arange(10, dtype=jnp.int32)
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_the_kernels_for_a_gpu_lower_for_cuda(dtype):
+    buffers = zeros(4, 5000) if dtype == "int8" else jnp.ones((4, 5000), jnp.float32)
+    flat = damping_kernel.Flat(jnp.ones(5000, jnp.float32), jnp.ones(5000, jnp.float32), parts_of(buffers, 5000))
+    rows = jnp.arange(4, dtype=jnp.int32)
 
     def step(one):
-        (gram, along, _), _ = damping_kernel.products(rows, jnp.full(10, 0.1), [one, one])
+        (gram, along, _), _ = damping_kernel.products(rows, jnp.full(4, 0.25), [one, one])
         weights = damping_kernel.solve(gram[None], along[None])
         return damping_kernel.subtract(rows, jnp.concatenate([weights, weights]), None, [one, one])
 

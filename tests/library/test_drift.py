@@ -58,11 +58,11 @@ def test_the_same_for_runs_side_by_side():
     """The sum is taken where it is due in any of the runs, and changes only those in which it is."""
     tx = discover.scale_by_discover(discover.Clusters.uniform(3))
     state = jax.tree.map(lambda s: jnp.stack([s + 1, s + 1]), tx.init(jnp.zeros(2)))
-    state = state._replace(turn=jnp.array([rule.AFRESH - 1, 3]), mean=jnp.full((2, 2), 5.0))
+    state = state._replace(steps=jnp.array([rule.AFRESH - 1, 3]), mean=jnp.full((2, 2), 5.0))
     grads, ids = jnp.ones((2, 1, 2)), jnp.array([[0], [1]])
     _, after = jax.jit(jax.vmap(lambda g, s, i: tx.update(g, s, cluster_ids=i)))(grads, state, ids)
     np.testing.assert_allclose(after.mean, [[1, 1], [5, 5]])
-    np.testing.assert_array_equal(after.turn, [0, 4])
+    np.testing.assert_array_equal(after.steps, [rule.AFRESH, 4])
 
 
 @pytest.mark.float32

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import discover
+from discover.quantized import all_values
 from discover.registry import OPTIMIZERS
 from tests.library import problem, table
 
@@ -162,12 +163,16 @@ def test_a_batch_of_no_groups_leaves_parameters_and_state_unchanged(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_for_no_parameters_does_nothing(name):
-    """As under a label of `optax.partition` that no parameter has."""
-    tx = table.make(name, weight_decay=0.1)
-    updates, state = tx.update({}, tx.init({}), {}, cluster_ids=jnp.array([0, 1]))
-    assert updates == {}
-    assert jax.tree.structure(state) == jax.tree.structure(tx.init({}))
+@pytest.mark.parametrize("skip", [False, True])
+def test_an_optimizer_that_no_parameter_has_does_nothing(name, skip):
+    """Under a label of `optax.partition` that no parameter has, the optimizer gets a tree of masks."""
+    if skip and "skip_nonfinite" not in OPTIMIZERS[name].parameters:
+        return
+    nobodys = table.make(name, weight_decay=0.1, l2=0.1, **({"skip_nonfinite": True} if skip else {}))
+    tx, params = optax.partition({"none": nobodys, "all": discover.sgd(0.1)}, "all"), {"w": jnp.ones((3, 2))}
+    grads, ids = {"w": jnp.ones((2, 3, 2))}, jnp.array([0, 1])
+    after, _ = discover.take_step(tx, grads, tx.init(params), params, cluster_ids=ids)
+    np.testing.assert_allclose(after["w"], 0.9)
 
 
 def test_the_mean_over_no_groups_is_zero():
@@ -228,7 +233,7 @@ def random_walk(dtype, estimate_probs, num_steps=4000):
     state, _ = jax.jit(lambda s: jax.lax.scan(step, s, jax.random.split(jax.random.key(0), num_steps)))(
         rule.init(jnp.zeros(shape))
     )
-    buffers = np.asarray(state.buffers, np.float64)
+    buffers = np.asarray(all_values(state.buffers, state.mean), np.float64)
     if estimate_probs:
         probs = np.sum(np.asarray(state.examples_seen, np.float64), axis=0) / np.sum(state.examples_seen)
     drift = np.linalg.norm(np.asarray(state.mean, np.float64) - np.tensordot(np.asarray(probs), buffers, 1))
@@ -236,7 +241,7 @@ def random_walk(dtype, estimate_probs, num_steps=4000):
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize(("dtype", "estimate_probs"), [(jnp.float32, False), (jnp.bfloat16, True)])
+@pytest.mark.parametrize(("dtype", "estimate_probs"), [(jnp.float32, False), (jnp.bfloat16, True), ("int8", True)])
 def test_the_mean_does_not_drift_in_low_precision(dtype, estimate_probs):
     """The bound of docs/family.md: rounding of ḡ adds up like a random walk, ε·sqrt(steps), in either dtype."""
     assert random_walk(dtype, estimate_probs) < 4 * np.finfo(np.float32).eps * np.sqrt(4000)

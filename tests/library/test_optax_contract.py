@@ -18,6 +18,10 @@ from tests.library import problem, table
 
 CLUSTERS = table.CLUSTERS
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+IN_8_BITS = [f"{name}+int8" for name, entry in OPTIMIZERS.items() if "buffer_dtype" in entry.arguments]
+every_state = pytest.mark.parametrize(
+    "name", [*OPTIMIZERS, *(pytest.param(name, marks=pytest.mark.slow) for name in IN_8_BITS)]
+)
 GRADS = {"w": jnp.ones((2, problem.FEATURES, problem.CLASSES)), "b": jnp.ones((2, problem.CLASSES))}
 IDS = np.array([0, 2], np.int32)
 
@@ -42,7 +46,7 @@ def test_the_table_says_what_the_factory_takes(name):
     assert len({other.color for other in OPTIMIZERS.values()}) == len(OPTIMIZERS)
 
 
-@every_optimizer
+@every_state
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
 def test_updates_look_like_the_parameters_and_the_state_keeps_its_look(name, dtype):
     """Also when traced without numbers, with arguments that are somebody else's, and when the step is taken at once."""
@@ -61,7 +65,7 @@ def test_updates_look_like_the_parameters_and_the_state_keeps_its_look(name, dty
         assert looks(tx.init(params)) == looks(state)
 
 
-@every_optimizer
+@every_state
 def test_update_and_sum_are_the_step_an_empty_batch_is_none_and_a_grid_of_rates_is_one_program(name):
     """Under jit and vmap, with donation, compiled once: what `alone` does with one rate `together` does with two."""
     traces = []
@@ -94,7 +98,7 @@ def test_update_and_sum_are_the_step_an_empty_batch_is_none_and_a_grid_of_rates_
     assert len(traces) == 3  # two in the one program, one in the other
 
 
-@every_optimizer
+@every_state
 def test_the_state_survives_a_checkpoint(name, tmp_path):
     tx, params = table.make(name), problem.start()
     shapes, rng = jax.eval_shape(tx.init, params), np.random.default_rng(0)

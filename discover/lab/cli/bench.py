@@ -15,7 +15,15 @@ from discover.lab.cli.errors import CommandError
 def bench(
     preset: options.PresetArgument = None,
     config_file: options.ConfigOption = None,
-    optimizers: options.OptimizersOption = None,
+    optimizers: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizers",
+            metavar="A,B",
+            help="Which optimizers, with values of their own after a plus: discover_muon+damping=0.1. "
+            "Default: the preset's.",
+        ),
+    ] = None,
     groups: Annotated[str | None, typer.Option("--groups", metavar="1,2,4,8", help="Groups per batch.")] = None,
     clusters: Annotated[
         str | None, typer.Option("--clusters", metavar="10,100", help="Numbers of random clusters.")
@@ -41,7 +49,9 @@ def bench(
     from discover.registry import OPTIMIZERS
 
     chosen = options.chosen_preset(preset, config_file, default="digits")
-    names = [OPTIMIZERS.find(name).name for name in options.split_list(optimizers) or chosen.compare]
+    names = options.split_list(optimizers) or list(chosen.compare)
+    for name in names:
+        OPTIMIZERS.find(name.partition("+")[0])
     console = stderr()
     with contextlib.ExitStack() as held:
         folder = None if out is None else held.enter_context(Folder(out).claim())
@@ -85,7 +95,7 @@ def _show(result: dict[str, Any]) -> None:
     headers = ("optimizer", "G", "N", *columns)
     rows = [
         (
-            row["optimizer"],
+            f"{row['optimizer']} {row['variant']}".strip(),
             str(row["groups"]),
             str(row["clusters"]),
             f"{row['steps_per_second']:.4g}",

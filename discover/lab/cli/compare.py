@@ -63,7 +63,7 @@ def compare(
 
 
 def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> dict[str, Any]:
-    from discover.lab.cli.console import Watcher, live_bars
+    from discover.lab.cli.console import Watcher, live_bars, say
     from discover.lab.report.style import series_name
 
     width = max(len(series_name(entry.label)) for entry in comparison.entries)
@@ -86,6 +86,8 @@ def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> di
 
         def tell(text: str) -> None:
             watchers[-1].finish(status="finished")
+            if bars is None:
+                say(text)
             timing.append(Watcher(bars, text, status="[dim]taking turns[/dim]"))
 
         from discover.lab.experiments.compare.train import compare as train
@@ -122,7 +124,7 @@ def remarks(record: dict[str, Any]) -> list[str]:
     lines = []
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]
     if edge:
-        lines.append(f"[yellow]At the edge of the grid of learning rates:[/yellow] {', '.join(edge)}.")
+        lines.append(f"[yellow]Best at the edge of the grid (--learning-rates widens it):[/yellow] {', '.join(edge)}.")
     best, plain, control = headline_rows(record["rows"])
     share = won_back(best, plain, control) if best and plain else None
     if best and plain and share and share > 0:

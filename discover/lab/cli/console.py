@@ -28,10 +28,12 @@ BETWEEN_LINES = 30.0
 def spoken(seconds: float) -> str:
     """A time as one says it.
 
-    >>> spoken(50), spoken(400)
-    ('50 seconds', '7 minutes')
+    >>> spoken(0.8), spoken(50), spoken(400)
+    ('1 second', '50 seconds', '7 minutes')
     """
-    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    if seconds >= 100:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds:.0f} second{'' if round(seconds) == 1 else 's'}"
 
 
 def stdout() -> Console:

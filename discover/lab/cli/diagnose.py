@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from discover.lab.data import Dataset
     from discover.lab.experiments.config.config import Config
     from discover.lab.experiments.diagnose.ranking import Diagnosis
+
+MOST_LAYERS = 12
+"""That are shown; the file has all."""
 
 
 def diagnose(
@@ -30,7 +33,10 @@ def diagnose(
     sample: Annotated[
         int,
         typer.Option(
-            "--sample", metavar="N", help="Examples whose gradients are taken.", callback=options.at_least(20)
+            "--sample",
+            metavar="N",
+            help="Examples whose gradients are taken; ten times as many for k-means.",
+            callback=options.at_least(20),
         ),
     ] = 1000,
     warmup: Annotated[
@@ -81,7 +87,7 @@ def diagnose(
         figures = [path, *write_diagnosis_figure(path, folder.path)]
     if json_file != "-":
         place = shlex.quote(what) if config_file is None and what else f"--config {shlex.quote(str(config_file))}"
-        _show(result, figures, " ".join([place, *(f"--set {shlex.quote(text)}" for text in overrides)]))
+        _show(result, figures, " ".join(filter(None, (place, options.typed(overrides)))))
     if save_clusters is not None:
         from discover.lab.experiments.diagnose.find_clusters import find_clusters
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions
@@ -130,7 +136,7 @@ def _measure(
 
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 
-        settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column)
+        settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column, stream=10 * sample)
         return diagnose(config, settings, dataset=_split(config, loaded), say=say, estimate=estimate)
 
 
@@ -148,6 +154,7 @@ def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
     styles = ["bold", *("dim" if row.verdict == "leave" else None for row in result.rows[1:])]
     show_grid(headers, cells, title, styles)
     console = stdout()
+    _show_layers(facts["layers"])
     for line in facts["summary"]:
         console.print(f"- {line}", markup=False, soft_wrap=True)
     if facts["next"]:
@@ -159,6 +166,27 @@ def _show(result: Diagnosis, files: list[Path], setting: str) -> None:
         line = f"discover compare {setting} --optimizers momentum,muon,discover,discover_muon"
         console.print(line, markup=False, soft_wrap=True)
     console.print("\nfiles: " + ", ".join(str(path) for path in files), markup=False, soft_wrap=True)
+
+
+def _show_layers(layers: dict[str, Any] | None) -> None:
+    """Where the noise between clusters lies, the layers first that have most of it for their size."""
+    from discover.lab.cli.console import show_grid, stdout
+
+    if layers is None or not layers["rows"][-1]["held"]:
+        return
+    rows = layers["rows"]
+    cells = [
+        (row["name"], f"{row['parameters']:,}", *(f"{row[key]:.1%}" for key in ("between_share", "held", "buffers")))
+        for row in rows[:MOST_LAYERS]
+    ]
+    headers = ("layer", "parameters", "of its noise between", "of all between, so far", "of the buffers, so far")
+    show_grid(headers, cells, f"layer by layer, {layers['clusters']}: where buffers hold most for their size")
+    count, most = next((k, row) for k, row in enumerate(rows, 1) if row["held"] >= 0.9)
+    line = (
+        f"{count} of {len(rows)} layers, {most['buffers']:.1%} of the buffers, hold 90 % of the noise between clusters"
+    )
+    left = len(rows) - len(cells)
+    stdout().print(f"[dim]{line}{f'; {left} more layers are in the file' if left > 0 else ''}[/dim]")
 
 
 def _bytes(count: int) -> str:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -94,6 +95,16 @@ def unwind_on_sigterm() -> None:
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
+
+
+def warn_in_lines() -> None:
+    """Shows a warning as one line, without the place in the code, which is nothing to the caller."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        sys.stderr.write(f"discover: {printable(str(message))}\n")
+
+    if not os.environ.get("DISCOVER_DEBUG"):
+        warnings.showwarning = show
 
 
 def quiet_late_writers() -> None:

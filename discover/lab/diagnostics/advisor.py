@@ -157,7 +157,7 @@ def advise(
       num_groups: G.
       group_size: b.
       num_parameters: of the model, for the memory.
-      bytes_per_value: of a buffer; 2 for bfloat16.
+      bytes_per_value: of a buffer; 2 for bfloat16, 1 for int8.
 
     Returns:
       One `Advice` per candidate, the largest share between clusters first; of equal ones the fewer clusters.

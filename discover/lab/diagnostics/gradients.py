@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from discover import group_value_and_grad
 
-__all__ = ["GradientRows", "last_layer", "project_rows"]
+__all__ = ["GradientRows", "last_layer", "project_rows", "projection"]
 
 Select = Callable[[str], bool]
 
@@ -70,7 +70,7 @@ class GradientRows:
         self.features = length if features is None else min(features, length)
         self._params = params
         gradients = group_value_and_grad(loss_fn)
-        project = None if self.features == length else _projection(length, self.features, seed)
+        project = None if self.features == length else projection(length, self.features, seed)
 
         def rows(params: Any, batch: Any) -> jax.Array:
             _, grads = gradients(params, jax.tree.map(lambda a: a[:, None], batch))
@@ -111,7 +111,7 @@ def _fill(array: Any, missing: int) -> Any:
     return np.concatenate([np.asarray(array), np.repeat(np.asarray(array[:1]), missing, axis=0)])
 
 
-def _projection(length: int, features: int, seed: int) -> Callable[[jax.Array], jax.Array]:
+def projection(length: int, features: int, seed: int) -> Callable[[jax.Array], jax.Array]:
     """A count sketch: coordinates dealt to `features` sums at random, each with a random sign."""
     rng = np.random.default_rng(seed)
     depth = -(-length // features)
@@ -129,4 +129,4 @@ def project_rows(rows: NDArray[np.float32], features: int, seed: int = 0) -> NDA
     """Rows `[S, length]` projected to `features` numbers each, as long gradients are; shorter ones as they are."""
     if rows.shape[1] <= features:
         return rows
-    return np.asarray(_projection(rows.shape[1], features, seed)(jnp.asarray(rows)))
+    return np.asarray(projection(rows.shape[1], features, seed)(jnp.asarray(rows)))

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from discover import DiscoverState
 from discover.optimizers.plain import QhmState
+from discover.quantized import all_values
 
 __all__ = ["BetweenCluster", "between_cluster", "find_buffers"]
 
@@ -52,7 +53,7 @@ def find_buffers(opt_state: Any) -> _Buffers:
         if isinstance(node, DiscoverState):
             if jax.tree.leaves(node.buffers)[0].shape[0] == 1:  # one buffer for everything: that is momentum
                 return _Buffers(None, node.mean)
-            return _Buffers(node.buffers, node.mean)
+            return _Buffers(all_values(node.buffers, node.mean), node.mean)
         if isinstance(node, QhmState):
             return _Buffers(None, node.momentum)
     return _Buffers(None, None)

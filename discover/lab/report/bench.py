@@ -22,7 +22,8 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
     clustered = [is_clustered({"label": row["optimizer"], **row}) for row in rows]
     several = len({(row["groups"], row["clusters"]) for row, has in zip(rows, clustered) if has}) > 1
     labels = [
-        f"{row['optimizer']}  G={row['groups']}, N={row['clusters']}" if has and several else row["optimizer"]
+        f"{row['optimizer']} {row['variant']}".strip()
+        + (f"  G={row['groups']}, N={row['clusters']}" if has and several else "")
         for row, has in zip(rows, clustered)
     ]
     with styled():

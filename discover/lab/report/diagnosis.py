@@ -15,10 +15,11 @@ _IN, _BETWEEN, _INK = "#9fb7c9", "#D55E00", "#22252b"
 
 
 def write_diagnosis_figure(json_file: Path, directory: Path) -> list[Path]:
-    """Draws `diagnosis`: what share of the noise lies between clusters, for every clustering, as batches are drawn."""
+    """Draws `diagnosis`, clusterings by the share of the noise between their clusters, and `layers`, where it lies."""
     record = json.loads(json_file.read_text())
     with styled():
-        return save_figure(_ranking(record), directory, "diagnosis")
+        files = save_figure(_ranking(record), directory, "diagnosis")
+        return files + (save_figure(_layers(record), directory, "layers") if record.get("layers") else [])
 
 
 def _ranking(record: dict[str, Any]) -> Figure:
@@ -56,4 +57,31 @@ def _ranking(record: dict[str, Any]) -> Figure:
     figure.legend(
         handles, words, loc="outside lower center", ncols=3, frameon=False, fontsize=8, title=note, title_fontsize=7.5
     )
+    return figure
+
+
+def _layers(record: dict[str, Any]) -> Figure:
+    """The share of each layer's noise between clusters, and how much of all of it so many buffers hold."""
+    import matplotlib.pyplot as plt
+
+    best = record["layers"]["rows"]
+    rows = sorted(best, key=lambda row: -row["place"])
+    height = max(3.2, 1.3 + 0.2 * len(rows))
+    figure, (bars, curve) = plt.subplots(1, 2, figsize=(10.5, height), layout="constrained")
+    shares = [row["between_share"] for row in rows]
+    bars.barh(range(len(rows)), shares, color=_BETWEEN, hatch="//", edgecolor="white", linewidth=0)
+    bars.barh(range(len(rows)), [1 - share for share in shares], left=shares, color=_IN)
+    bars.set_yticks(range(len(rows)), [f"{row['name']} ({row['parameters']:,})" for row in rows], fontsize=7)
+    bars.set_xlim(0, 1)
+    bars.set_xlabel("share of the layer's gradient noise between clusters")
+    bars.set_title(f"each layer, {record['groups']} pure groups of {record['group_size']}")
+    bars.grid(visible=False)
+    points = [(0.0, 0.0), *((row["buffers"], row["held"]) for row in best)]
+    curve.plot(*zip(*points), color=_BETWEEN, marker="o", markersize=3)
+    curve.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle=":")
+    curve.set_xlabel("share of the buffers, best layers first")
+    curve.set_ylabel("share of the noise between clusters")
+    curve.set_title("what some of the buffers hold")
+    curve.set_ylim(0, 1.03)
+    figure.suptitle(f"{record['data']}, {record['model']}, {record['layers']['clusters']} as clusters", fontsize=10)
     return figure

@@ -22,7 +22,9 @@ from jax.sharding import PartitionSpec as P
 
 from discover.lab.data.limits import free_memory
 from discover.lab.training.errors import RunError
+from discover.quantized import BLOCK, WORD, is_quantized
 from discover.sharding import Slices
+from discover.sharding.slices import slice_multiple
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +120,7 @@ class Devices:
         """Parameters whole everywhere, the optimizer's state in slices."""
         if not self.several:
             return jax.tree.map(lambda _: self.whole, state)
-        slices = self._slices(state.params)
+        slices = self._slices(state)
         return state._replace(
             params=jax.tree.map(lambda _: self.whole, state.params), opt_state=slices.shardings(state.opt_state)
         )
@@ -146,18 +148,21 @@ class Devices:
         """
         if not self.several:
             return None
-        sizes = {leaf.path: leaf.size for leaf in self._slices(state.params).leaves}
+        sizes = {leaf.path: leaf.size for leaf in self._slices(state).leaves}
         result: list[tuple[int, int] | None] = []
-        for path, sharding in jax.tree_util.tree_flatten_with_path(self.shardings(state))[0]:
-            axis = len(sharding.spec) - 1  # of the slices: the last one that a spec names
+        found, _ = jax.tree_util.tree_flatten_with_path(self.shardings(state), is_leaf=is_quantized)
+        for path, shardings in found:
             owner = max((p for p in sizes if not p or tuple(path[-len(p) :]) == p), key=len, default=None)
-            result.append(None if axis < 0 or owner is None else (axis, sizes[owner]))
+            parts = zip(shardings, (WORD, BLOCK)) if is_quantized(shardings) else [(shardings, 1)]
+            for sharding, numbers in parts:
+                axis = len(sharding.spec) - 1  # of the slices: the last one that a spec names
+                result.append(None if axis < 0 or owner is None else (axis, -(-sizes[owner] // numbers)))
         return tuple(result)
 
-    def _slices(self, params: Any) -> Slices:
-        """Slices of one member's parameters, given those of all."""
-        one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
-        return Slices(one, self.mesh, AXIS)
+    def _slices(self, state: TrainState) -> Slices:
+        """Slices of one member's parameters, given the state of all."""
+        one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), state.params)
+        return Slices(one, self.mesh, AXIS, multiple=slice_multiple(state.opt_state))
 
     # -- inside of compiled code --------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class Programs:
         ) -> tuple[TrainState, StepMetrics]:
             keys = jax.vmap(step_key)(members.seeds)
 
-            def body(i: jax.Array, carry: tuple[TrainState, StepMetrics]) -> tuple[TrainState, StepMetrics]:
+            def body(i: jax.Array, carry: tuple[TrainState, jax.Array]) -> tuple[TrainState, jax.Array]:
                 state, log = carry
                 own = jax.tree.map(lambda a: a[i][members.plan], batches)
 
@@ -135,13 +135,13 @@ class Programs:
                     )
 
                 state, metrics = over_members(mode, one, (state, members.hyper, keys, own))
-                return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, metrics)
+                return state, log.at[:, i].set(jnp.stack(metrics))
 
-            empty = jnp.zeros((steps_per_dispatch, len(members.seeds)), jnp.float32)
+            empty = jnp.zeros((len(StepMetrics._fields), steps_per_dispatch, len(members.seeds)), jnp.float32)
             # The number of steps is an argument: any stretch of a run, and so any way of cutting it in two, executes
             # the very same program, which is what makes a resumed run equal to the last bit.
-            state, metrics = jax.lax.fori_loop(0, count, body, (state, StepMetrics(empty, empty)))
-            return devices.keep_in_place(state), devices.keep_everywhere(metrics)
+            state, log = jax.lax.fori_loop(0, count, body, (state, empty))
+            return devices.keep_in_place(state), devices.keep_everywhere(StepMetrics(*log))
 
         def gather(state: TrainState) -> Any:
             def one(opt_state: Any, params: Any) -> Any:

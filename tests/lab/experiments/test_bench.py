@@ -24,15 +24,16 @@ def result():
     settings = {"groups": [1, 4], "clusters": [5], "repeats": 2, "seconds": 0.01}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "copy_bandwidth", lambda: 1e10)  # takes seconds on a CPU
-        table = bench(config_for, ["discover"], say=said.append, **settings)
+        table = bench(config_for, ["discover", "discover+nu=0.5"], say=said.append, **settings)
     return table, said
 
 
 def test_every_optimizer_and_setting_has_a_row(result):
     table, _ = result
     assert table["environment"]["devices"] == ["cpu"] * len(jax.devices())
-    rows = [(row["optimizer"], row["groups"], row["clusters"]) for row in table["rows"]]
-    assert rows == [(REFERENCE, 1, 5), (HAND_WRITTEN, 1, 1), ("discover", 1, 5), ("discover", 4, 5)]
+    rows = [(row["optimizer"], row["variant"], row["groups"], row["clusters"]) for row in table["rows"]]
+    ours = [("discover", variant, groups, 5) for groups in (1, 4) for variant in ("", "nu=0.5")]
+    assert rows == [(REFERENCE, "", 1, 5), (HAND_WRITTEN, "", 1, 1), *ours]
 
 
 def test_ratios_are_taken_against_momentum_within_a_repeat(result):
@@ -74,7 +75,7 @@ def test_ctrl_c_keeps_the_repeats_that_were_whole(whole, total):
             if interrupts and next(calls) == whole:
                 raise KeyboardInterrupt
 
-        return Candidate("x", 1, 1, run, 0.0, 0, None)
+        return Candidate("x", "", 1, 1, run, 0.0, 0, None)
 
     candidates, said = [candidate(False), candidate(True)], []
     assert _take_turns(candidates, total, 1, 1, said.append) == whole
@@ -87,7 +88,7 @@ def without_training(monkeypatch):
     """Candidates that do nothing, on a device that is not measured."""
 
     def prepare(config, *_):
-        return Candidate(config.optimizer.name, config.batches.groups, 10, lambda: None, 0.0, 1, None)
+        return Candidate(config.optimizer.name, "", config.batches.groups, 10, lambda: None, 0.0, 1, None)
 
     monkeypatch.setattr(module, "prepare_candidate", prepare)
     monkeypatch.setattr(module, "prepare_hand_written", prepare)

@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ from discover.registry import OPTIMIZERS
         ("model.dropout=0", "model.dropout", 0.0),
         ("model.depth=3", "model.depth", 3),
         ("optimizer.beta=1e-1", "optimizer.beta", 0.1),
-        ("optimizer.buffer_dtype=bfloat16", "optimizer.buffer_dtype", "bfloat16"),
+        ("optimizer.buffer_dtype=int8", "optimizer.buffer_dtype", "int8"),
         ("optimizer.estimate_probs=true", "optimizer.estimate_probs", True),
         ("clusters.by=kmeans", "clusters.by", "kmeans"),
     ],
@@ -76,7 +78,8 @@ def test_bad_assignments_are_refused_with_one_line(text, message):
         (["optimizer.beta=1.5"], r"optimizer.beta must be in \[0, 1\], got 1.5"),
         (["optimizer.l2=-1"], "optimizer.l2 must be finite and at least 0"),
         (["optimizer.rate=often"], "optimizer.rate must be one of 'proportional', 'per_visit'"),
-        (["optimizer.buffer_dtype=float17"], "optimizer.buffer_dtype must be a dtype such as float32"),
+        (["optimizer.buffer_dtype=float17"], "optimizer.buffer_dtype must be float32, bfloat16, .* int8 or None"),
+        (["optimizer.name=muon", "optimizer.matrix_dtype=float17"], "optimizer.matrix_dtype must be a dtype such as"),
         (["optimizer.name=nowhere:mine"], "optimizer 'nowhere:mine': there is no module 'nowhere'"),
         (["optimizer.name=math:mine"], "module 'math' has no 'mine'"),
         (["model.name=mpl"], "unknown model 'mpl': did you mean 'mlp'"),
@@ -202,3 +205,22 @@ def test_every_key_is_documented():
             text = type(getattr(Config(), section)).__doc__
             documented = [line.strip().partition(":")[0] for line in text.splitlines() if ":" in line]
             assert field in documented, f"{key} is not in the docstring"
+
+
+def test_some_layers_have_buffers_and_a_layer_that_is_not_there_is_told():
+    from discover.lab.experiments.run.build import optimizer_factory
+
+    params = {"head": {"kernel": jnp.ones((4, 2))}, "layers": {"0": {"kernel": jnp.ones((3, 4))}}}
+    hyper = {"learning_rate": 0.1, "warmup_steps": 0.0, "total_steps": 10.0}
+
+    def state(text):
+        config = Config().override([f"optimizer.buffered={text}"]).check()
+        return optimizer_factory(config, [0.2] * 5)(hyper).init(params)
+
+    shapes = [leaf.shape for leaf in jax.tree.leaves(state("head"))]
+    assert (5, 4, 2) in shapes
+    assert (5, 3, 4) not in shapes
+    with pytest.raises(ConfigError, match=r"there is no layer 'layer/0'; the layers are head, layers/0"):
+        state("head,layer/0")
+    with pytest.raises(ConfigError, match=r"momentum.* has no buffers to choose"):
+        Config().override(["optimizer.name=momentum", "optimizer.buffered=head"]).check()

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from discover.lab.diagnostics.advisor import Advice, recommend
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.diagnose.advice import what_to_do
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
-from discover.lab.experiments.diagnose.gradient_sample import judgeable
+from discover.lab.experiments.diagnose.gradient_sample import GradientSample, judgeable
 from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
 from discover.lab.experiments.diagnose.validate_advice import Validation, rank_correlation, validate
 from discover.lab.experiments.run.build import build_data
@@ -199,3 +200,41 @@ def test_command_refuses_what_cannot_be_in_one_line(arguments, message, capfd):
     error = capfd.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_what_takes_longer_is_said_to_take_longer(monkeypatch):
+    """By a clock that ticks once a look: a second for a few gradients, for a start of k-means, for a variance."""
+    from itertools import count
+
+    from discover.lab.experiments.diagnose import how_long
+
+    monkeypatch.setattr(how_long.time, "perf_counter", count().__next__)
+    work = Mock(spec=GradientSample, config=config(), dataset=Mock(train=Mock(text=False)), size=2000, start=None)
+
+    def needed(numbers=(), *, images=False, **options):
+        work.can_be_augmented, work.options = images, replace(GIVEN_ONLY, **options)
+        work.chosen = np.arange(work.options.sample)
+        return how_long.seconds_needed(work, numbers)
+
+    least = needed()
+    for longer in ({"images": True}, {"sample": 600}, {"warmup_steps": 500}):
+        assert needed(**longer) > least
+    assert least < needed((5,), stream=300) < needed((5,), stream=1000) < needed((5, 10), stream=1000)
+
+
+def languages(folder):
+    """Texts of two kinds, each of its own letters."""
+    rng = np.random.default_rng(0)
+    for name, letters in {"ewe": b"abc ", "zulu": b"xyz "}.items():
+        (folder / f"{name}.txt").write_bytes(bytes(rng.choice(list(letters), 6000).tolist()))
+    return folder
+
+
+def test_of_text_without_a_label_the_given_column_is_judged(tmp_path):
+    settings = {"data.source": "text", "data.path": str(languages(tmp_path)), "clusters.by": "column"}
+    settings |= {"clusters.column": "language", "model.name": "transformer", "model.width": 8, "model.depth": 1}
+    settings |= {"batches.group_size": 4, "model.heads": 1}
+    result = diagnose(config(**settings), replace(GIVEN_ONLY, sample=40, warmup_steps=1))
+    assert [row.name for row in result.rows] == ["column language", "random, 8"]
+    assert result.rows[0].stages["start"]["batch_share"] > 0.8
+    assert result.facts["summary"][0].startswith("column language: with 1 group per batch")

@@ -15,19 +15,6 @@ from discover.lab.report.page.page import flatten
 from discover.lab.report.tables import won_back
 from tests.lab.report.synthetic import CURVES, write_comparison
 
-CHROMIUM = next(
-    (p for p in ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome") if Path(p).exists()), None
-)
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
@@ -37,17 +24,6 @@ def report(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page_path(report, tmp_path_factory):
     return write_page(report, tmp_path_factory.mktemp("html") / "report.html", interactive=True)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 class Tab:

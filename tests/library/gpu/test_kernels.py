@@ -14,6 +14,7 @@ from discover.gpu import parameters, split_kernel, update_kernel
 from discover.gpu.parameters import Parameter
 from discover.gpu.stacked import update_stacked
 from discover.gpu.weight_gradient import Window, choose_tiles, grouped_weight_gradient
+from discover.quantized import Draw, quantize
 from tests.library.gpu.on_gpu import assert_same, compiled, lowered_for_cuda, random_tree
 
 pytestmark = pytest.mark.float32
@@ -24,12 +25,16 @@ def batch(num_groups, num_clusters, shape, buffer_dtype, estimate=False):
     ids = jnp.asarray(rng.integers(-1, num_clusters, num_groups), jnp.int32)
     sizes = jnp.asarray(rng.integers(0, 4, num_groups))
     seen = jnp.asarray(rng.integers(1, 50, (2, num_clusters)), jnp.float32) if estimate else None
-    probs, turn = jnp.full(num_clusters, 1 / num_clusters), jnp.int32(7)
-    weights, _ = rule.batch_weights(ids, sizes, probs, seen, turn, correction=0.2, rate=rule.proportional_rate(0.9))
+    probs, step = jnp.full(num_clusters, 1 / num_clusters), jnp.int32(7)
+    weights, _ = rule.batch_weights(ids, sizes, probs, seen, step, correction=0.2, rate=rule.proportional_rate(0.9))
     grads = rng.normal(size=(num_groups, *shape))
     grads[~np.asarray(weights.valid)] = np.nan
     mean, buffers = rng.normal(size=shape), rng.normal(size=(num_clusters, *shape))
-    return weights, jnp.asarray(grads, jnp.float32), jnp.asarray(mean, jnp.float32), jnp.asarray(buffers, buffer_dtype)
+    if buffer_dtype == jnp.int8:
+        stored = quantize(jnp.asarray(buffers, jnp.float32), Draw(3, jnp.arange(num_clusters)))
+    else:
+        stored = jnp.asarray(buffers, buffer_dtype)
+    return weights, jnp.asarray(grads, jnp.float32), jnp.asarray(mean, jnp.float32), stored
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,8 @@ def batch(num_groups, num_clusters, shape, buffer_dtype, estimate=False):
         (4, 5, (37, 11), jnp.float32, True, "offset"),
         (8, 3, (600,), jnp.bfloat16, False, "penalty and move"),
         (5, 100, (), jnp.float32, False, "move"),
+        (4, 5, (37, 11), jnp.int8, True, "penalty and move"),
+        (2, 3, (), jnp.int8, False, "direction"),
     ],
 )
 def test_the_update_kernel_equals_the_plain_rule(num_groups, num_clusters, shape, dtype, estimate, asked):
@@ -49,7 +56,8 @@ def test_the_update_kernel_equals_the_plain_rule(num_groups, num_clusters, shape
     one = Parameter(None, *arrays, offset, move)
     plain = compiled(lambda: update_stacked(weights, one, on_cpu=False))
     kernel = compiled(lambda: update_kernel.update_in_kernels(update_kernel.pack(weights), [one], interpret=True)[0])
-    for name, expected, actual in zip(("result", "mean", "buffers"), plain, kernel):
+    names = ("result", "mean", *(("codes", "scales") if dtype == jnp.int8 else ("buffers",)))
+    for name, expected, actual in zip(names, *map(jax.tree.leaves, (plain, kernel)), strict=True):
         assert actual.shape == expected.shape
         assert actual.dtype == expected.dtype
         wide = [np.asarray(a, np.float32) for a in (actual, expected)]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
-from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, one_line
+from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, check_at_least, one_line
 from discover.lab.data.limits import check_bytes, check_ordinary, honest_size, most_bytes
-from discover.lab.data.sources.text import encode
+from discover.lab.data.sources.text import cut, encode, next_byte
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 CELLS = 30
@@ -31,8 +31,8 @@ def load_table(
     *,
     label: str | None = None,
     clusters: str | None = None,
-    length: int = 256,
-    test_fraction: float = 0.2,
+    length: int | None = None,
+    test_fraction: float | None = None,
     seed: int = 0,
 ) -> Dataset:
     """A data set from a table: one column is the label, numbers are features, all columns can be clustered by.
@@ -41,43 +41,70 @@ def load_table(
     20 letters or more on average, it is read instead, byte by byte; of several the longest. A stratified share of
     the rows is held out as the test split.
 
+    A column of text without a label: the next byte is learned, as from text files. The texts of each cluster, a line
+    each, are one text then, which is cut into pieces.
+
     Args:
         path: a `.csv` or `.tsv` file whose first line has the names, or a `.parquet` file.
         label: the column that is the label; else the one called label, labels, class, target or y.
         clusters: the column that clusters are made of, which is no feature then.
-        length: the most bytes of a text that are read.
-        test_fraction: the share to hold out.
+        length: the most bytes of a text that are read, 256 if absent; without a label the bytes of a piece, 128.
+        test_fraction: the share to hold out; if absent a fifth, and of pieces at most 2000.
         seed: of what is held out.
 
     Raises:
         DataError: a cell is missing or no finite number, with its row (the first below the names is 1) and its column.
     """
     path = Path(path)
+    if length is not None:
+        check_at_least("length", length, 2)
     if not path.is_file():
         raise DatasetNotFoundError(f"there is no file {path}")
     check_bytes(path, CELLS * check_ordinary(path), most_bytes(honest_size(path)))
     table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
-    name = _label_column(path, table, label)
-    if clusters is not None and clusters not in table:
-        raise DataError(f"{path} has no column {clusters!r}: the columns are {', '.join(table)}")
-    classes, labels = _classes(path, name, table[name])
+    for column in (label, clusters):
+        if column is not None and column not in table:
+            raise DataError(f"{path} has no column {column!r}: the columns are {', '.join(table)}")
+    name = label or next((name for name in table if name.lower() in _LABELS), None)
     numbers = {key: _numbers(path, key, values) for key, values in table.items() if key not in (name, clusters)}
     features = {key: values for key, values in numbers.items() if values is not None}
     words = [key for key, values in numbers.items() if values is None and _mean_length(table[key]) >= A_TEXT]
-    if not features and not words:
+    longest = max(words, key=lambda key: _mean_length(table[key]), default=None)
+    texts = ["" if value is None else str(value) for value in table[longest]] if longest else []
+    if name is None and texts:
+        pieces, columns = _pieces(path, texts, table, clusters, length or 128)
+        return next_byte(path.stem, pieces, columns, test_fraction, seed)
+    if name is None:
+        raise DataError(f"no column of {path} ({', '.join(table)}) is called label", label=list(table)[-1])
+    if not features and not texts:
         raise DataError(f"{path} has no column of numbers or of text besides {name!r}: there is nothing to learn from")
+    classes, labels = _classes(path, name, table[name])
     columns = {key: _column(values) for key, values in table.items() if key != name and key not in words}
-    train, test = stratified_split(labels, test_fraction, seed)
-    if words:
-        texts = [str(value).encode() for value in table[max(words, key=lambda key: _mean_length(table[key]))]]
-        length = min(length, -(-max(map(len, texts)) // 8) * 8)
-        everything = Split(encode(texts, length), labels, columns, text=True)
+    train, test = stratified_split(labels, 0.2 if test_fraction is None else test_fraction, seed)
+    if texts:
+        encoded = [text.encode() for text in texts]
+        length = min(length or 256, -(-max(map(len, encoded)) // 8) * 8)
+        everything = Split(encode(encoded, length), labels, columns, text=True)
     else:
         matrix = np.stack(list(features.values()), axis=1)
         mean, spread = matrix[train].mean(axis=0), matrix[train].std(axis=0)
         matrix = ((matrix - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
         everything = Split(matrix, labels, columns)
     return Dataset(path.stem, everything.subset(train), everything.subset(test), len(classes), classes)
+
+
+def _pieces(
+    path: Path, texts: list[str], table: Mapping[str, list[Any]], clusters: str | None, length: int
+) -> tuple[NDArray[np.uint8], dict[str, NDArray]]:
+    """The texts of each cluster, a line each, cut into pieces; and the clusters of the pieces, as a column."""
+    lines: dict[Any, list[str]] = {}
+    for text, value in zip(texts, table[clusters] if clusters else [None] * len(texts)):
+        lines.setdefault(value, []).append(text)
+    pieces = {value: cut("\n".join(some).encode(), length) for value, some in lines.items()}
+    if sum(map(len, pieces.values())) < 2:
+        raise DataError(f"the texts in {path} make no two pieces of {length} bytes, and nothing else could be learned")
+    column = [value for value, some in pieces.items() for _ in some]
+    return np.concatenate(list(pieces.values())), {clusters: _column(column)} if clusters else {}
 
 
 def _read_csv(path: Path) -> dict[str, list[Any]]:
@@ -119,15 +146,6 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
         return {name: table.column(name).to_pylist() for name in table.column_names}
     except (OSError, ArrowException) as error:
         raise ArchiveError(f"{path} is no readable parquet file: {one_line(error)}") from error
-
-
-def _label_column(path: Path, table: Mapping[str, Any], label: str | None) -> str:
-    if label is not None and label not in table:
-        raise DataError(f"{path} has no column {label!r}: the columns are {', '.join(table)}")
-    found = [name for name in table if name.lower() in _LABELS] if label is None else [label]
-    if not found:
-        raise DataError(f"no column of {path} ({', '.join(table)}) is called label", label=list(table)[-1])
-    return found[0]
 
 
 def _classes(path: Path, name: str, values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:

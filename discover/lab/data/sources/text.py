@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -43,7 +43,7 @@ def load_text(
         label: the level that is the label, if one is; the level called `class` is in any case.
         clusters: what the file's name is called, if there is no layout.
         length: bytes in an example.
-        test_fraction: the share to hold out; if absent a fifth, and at most 2000 pieces.
+        test_fraction: the share to hold out; if absent a fifth, and of pieces at most 2000.
         seed: of what is held out.
     """
     path = Path(path)
@@ -62,21 +62,29 @@ def load_text(
         named = parts[: len(levels)] if len(parts) in (len(levels), len(levels) + 1) else ()
         if not named:
             raise DataError(f"layout {'/'.join(levels)!r} names {len(levels)} levels, but {name} has {len(parts)}")
-        pieces = encode([contents], length) if label else _cut(contents, length)
+        pieces = encode([contents], length) if label else cut(contents, length)
         examples.append(pieces)
         rows += [named] * len(pieces)
     if not rows:
         raise DataError(f"{path} has no text of {length} bytes in a .txt file")
     columns = {level: np.array([row[n] for row in rows]) for n, level in enumerate(levels)}
-    labels, names = np.zeros(len(rows), np.int32), ()
-    if label:
-        found, labels = np.unique(columns.pop(label), return_inverse=True)
-        names = tuple(found.tolist())
-    everything = Split(np.concatenate(examples), labels.astype(np.int32), columns, text=True)
-    fraction = min(0.2, MOST_TEST / len(rows)) if test_fraction is None else test_fraction
-    train, test = stratified_split(labels, fraction, seed)
-    parts = everything.subset(train), everything.subset(test)
-    return Dataset(path.name.partition(".")[0], *parts, len(names) or BYTES, names, next_byte=not label)
+    name, pieces = path.name.partition(".")[0], np.concatenate(examples)
+    if not label:
+        return next_byte(name, pieces, columns, test_fraction, seed)
+    names, labels = np.unique(columns.pop(label), return_inverse=True)
+    everything = Split(pieces, labels.astype(np.int32), columns, text=True)
+    train, test = stratified_split(labels, 0.2 if test_fraction is None else test_fraction, seed)
+    return Dataset(name, everything.subset(train), everything.subset(test), len(names), tuple(names.tolist()))
+
+
+def next_byte(
+    name: str, pieces: NDArray[np.uint8], columns: Mapping[str, NDArray], test_fraction: float | None, seed: int
+) -> Dataset:
+    """The data set of pieces of text [n, L] whose every next byte is to be guessed."""
+    everything = Split(pieces, np.zeros(len(pieces), np.int32), columns, text=True)
+    fraction = min(0.2, MOST_TEST / len(pieces)) if test_fraction is None else test_fraction
+    train, test = stratified_split(everything.labels, fraction, seed)
+    return Dataset(name, everything.subset(train), everything.subset(test), BYTES, next_byte=True)
 
 
 def encode(texts: Iterable[bytes], length: int) -> NDArray[np.uint8]:
@@ -88,7 +96,7 @@ def encode(texts: Iterable[bytes], length: int) -> NDArray[np.uint8]:
     return np.array([list(text[:length].ljust(length, b"\0")) for text in texts], np.uint8).reshape(-1, length)
 
 
-def _cut(contents: bytes, length: int) -> NDArray[np.uint8]:
+def cut(contents: bytes, length: int) -> NDArray[np.uint8]:
     """The whole pieces of a text; what is left at its end is left out."""
     return np.frombuffer(contents, np.uint8)[: len(contents) // length * length].reshape(-1, length)
 

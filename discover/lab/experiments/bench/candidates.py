@@ -1,4 +1,4 @@
-"""What is timed: the steps of `discover train`, one optimizer in one setting, compiled and warm, on random images."""
+"""What is timed: the steps of `discover train`, one optimizer in one setting, compiled, on random images."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Candidate:
     """One optimizer in one setting, ready to be timed."""
 
     optimizer: str
+    variant: str  # what differs from its defaults, as in `damping=0.1`
     groups: int
     clusters: int
     run: Callable[[], None]  # one dispatch; returns when it is done
@@ -49,7 +50,7 @@ class Candidate:
 
 
 def prepare_candidates(config_for: Callable[[str], Config], wanted: Sequence[tuple[str, int]]) -> list[Candidate]:
-    """(optimizer, number of groups) pairs, compiled and warm: for those who time them their own way."""
+    """(optimizer, number of groups) pairs, compiled: for those who time them their own way."""
     base = config_for(REFERENCE)
     batch = base.batches.groups * base.batches.group_size
     dataset = random_images(base, 10)
@@ -99,7 +100,7 @@ def prepare_step(config: Config, dataset: Dataset, steps: int) -> PreparedStep:
     return PreparedStep(programs, arguments, draw_batches([plan], 0, steps, steps), len(plan.probs))
 
 
-def prepare_candidate(config: Config, dataset: Dataset, steps: int) -> Candidate:
+def prepare_candidate(config: Config, dataset: Dataset, steps: int, variant: str = "") -> Candidate:
     prepared = prepare_step(config, dataset, steps)
     programs, (arguments, batches) = prepared.programs, jax.device_put((prepared.members, prepared.batches))
     images = jax.device_put(dataset.train.images)
@@ -111,10 +112,10 @@ def prepare_candidate(config: Config, dataset: Dataset, steps: int) -> Candidate
         held[0], _ = programs.advance(held[0], arguments, batches, images, 0, steps)
         jax.block_until_ready(held[0].params)
 
-    run()
-    state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(held[0].opt_state))
+    state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(state.opt_state))
     return Candidate(
         config.optimizer.name,
+        variant,
         config.batches.groups,
         prepared.num_clusters,
         run,
@@ -156,8 +157,9 @@ def prepare_hand_written(config: Config, dataset: Dataset, steps: int) -> Candid
             held[0], held[1], _ = compiled(*held, key)
         jax.block_until_ready(held)
 
-    run()
-    return Candidate(HAND_WRITTEN, config.batches.groups, 1, run, compile_seconds, state_bytes, _peak_bytes(compiled))
+    return Candidate(
+        HAND_WRITTEN, "", config.batches.groups, 1, run, compile_seconds, state_bytes, _peak_bytes(compiled)
+    )
 
 
 def operations_per_step(config: Config, dataset: Dataset, batch: int) -> float:

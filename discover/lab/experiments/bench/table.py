@@ -46,7 +46,8 @@ def bench(
 
     Args:
         config_for: the configuration of an optimizer, `preset.config_for`.
-        optimizers: names; momentum is timed in any case.
+        optimizers: names, or names with values that differ from the preset's (`discover_muon+damping=0.1`); momentum is
+            timed in any case.
         groups: numbers of groups per batch for the clustered optimizers (None: the preset's). The batch stays as large.
         clusters: numbers of clusters, assigned at random (None: the preset's clusters).
         repeats: how often each candidate is timed, in turns.
@@ -66,47 +67,45 @@ def bench(
             raise ConfigError(f"groups must divide the batch of {batch} examples, got {count}")
     dataset = random_images(base, max((*(clusters or ()), 10)))
     settings = [(g, n) for n in (clusters or (None,)) for g in groups]
-    entries = [OPTIMIZERS.find(name) for name in dict.fromkeys([REFERENCE, *optimizers])]
-    plain = [entry.name for entry in entries if not entry.clustered]
-    grouped = [entry.name for entry in entries if entry.clustered]
-
     steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
-    candidates: list[Candidate] = []
 
-    def add(label: str, make: Callable[[], Candidate]) -> None:
-        say(f"compiling {label}")
-        candidate = make()
-        began = time.perf_counter()
-        candidate.run()
-        # A first look, in case the rest is stopped before it is done; it does not enter the table.
-        first_look = 1e3 * (time.perf_counter() - began) / steps
-        say(f"{label}: {first_look:.3g} ms a step at first, compiled in {candidate.compile_seconds:.0f} s")
-        candidates.append(candidate)
+    def config_of(text: str, g: int, n: int | None) -> Config:
+        name, *values = text.split("+")
+        return adjusted(config_for(name).override([f"optimizer.{value}" for value in values]), batch, g, n)
 
-    for name in plain:
-        add(name, lambda name=name: prepare_candidate(adjusted(config_for(name), batch, *settings[0]), dataset, steps))
-    calls = _calls_in(seconds, candidates[0].run)
+    wanted = dict.fromkeys([REFERENCE, *optimizers])
+    plain = [text for text in wanted if not OPTIMIZERS.find(text.partition("+")[0]).clustered]
+    grouped = [text for text in wanted if text not in plain]
+    jobs: list[tuple[str, Callable[[], Candidate]]] = []
+
+    def add(text: str, g: int, n: int | None, note: str = "") -> None:
+        config, variant = config_of(text, g, n), text.partition("+")[2]
+        jobs.append((text + note, lambda: prepare_candidate(config, dataset, steps, variant)))
+
+    for text in plain:
+        add(text, *settings[0])
     if loop:
-        add(HAND_WRITTEN, lambda: prepare_hand_written(adjusted(base, batch, *settings[0]), dataset, steps))
+        config = adjusted(base, batch, *settings[0])
+        jobs.append((HAND_WRITTEN, lambda: prepare_hand_written(config, dataset, steps)))
     for g, n in settings:
-        for name in grouped:
-            label = f"{name}, {g} groups" + ("" if n is None else f", {n} clusters")
-            config = adjusted(config_for(name), batch, g, n)
-            add(label, lambda config=config: prepare_candidate(config, dataset, steps))
+        for text in grouped:
+            add(text, g, n, f", {g} groups" + ("" if n is None else f", {n} clusters"))
+    candidates = _prepare(jobs, steps, say)
+    calls = _calls_in(seconds, candidates[0].run)
 
     measured = _take_turns(candidates, repeats, calls, steps, say)
     flops = operations_per_step(base, dataset, batch)
-    plain_ones = {candidate.optimizer: candidate for candidate in candidates[: len(plain)]}
+    plain_ones = {c.optimizer: c for c in candidates[: len(plain)] if not c.variant}
     rows = [_row(candidate, candidates[0], _own_baseline(candidate, plain_ones), flops) for candidate in candidates]
     candidates.clear()  # what follows needs their memory
     for row in rows:
-        setting = f"{row['optimizer']}, {row['groups']} groups"
+        setting = f"{row['optimizer']} {row['variant']}".strip() + f", {row['groups']} groups"
         say(f"{setting}: {row['milliseconds']:.4g} ms a step, {row['ratio']:.3f} of {REFERENCE}'s steps per second")
 
     bandwidth, updates = None, []
     if measured == repeats:
         configs = [adjusted(base, batch, *settings[0])]
-        configs += [adjusted(config_for(name), batch, g, n) for name in grouped[:1] for g, n in settings]
+        configs += [config_of(text, g, n) for text in grouped[:1] for g, n in settings]
         try:
             bandwidth = copy_bandwidth()
             for config in configs:
@@ -128,6 +127,24 @@ def bench(
         "updates": updates,
         "environment": records.environment([d.device_kind for d in jax.devices()], jax.default_backend()),
     }
+
+
+def _prepare(
+    jobs: Sequence[tuple[str, Callable[[], Candidate]]], steps: int, say: Callable[[str], None]
+) -> list[Candidate]:
+    """All candidates, compiled and warm. One after the other: side by side takes as long, and nothing is seen of it."""
+    candidates = []
+    for label, make in jobs:
+        say(f"compiling {label}")
+        candidate = make()
+        candidate.run()
+        began = time.perf_counter()
+        candidate.run()
+        # A first look, in case the rest is stopped before it is done; it does not enter the table.
+        first_look = 1e3 * (time.perf_counter() - began) / steps
+        say(f"{label}: {first_look:.3g} ms a step at first, compiled in {candidate.compile_seconds:.0f} s")
+        candidates.append(candidate)
+    return candidates
 
 
 def _take_turns(
@@ -176,6 +193,7 @@ def _row(candidate: Candidate, reference: Candidate, baseline: Candidate | None,
     typical = median(candidate.seconds)
     return {
         "optimizer": candidate.optimizer,
+        "variant": candidate.variant,
         "groups": candidate.groups,
         "clusters": candidate.clusters,
         "steps_per_second": 1 / typical,

@@ -144,8 +144,9 @@ def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:
 
 def foreign_keys(optimizer: str) -> set[str]:
     """The keys of other optimizers: ``--set optimizer.nu=0.5`` is for those that have a ν."""
-    own = OPTIMIZERS.find(optimizer).types
-    return {f"optimizer.{name}" for entry in OPTIMIZERS.values() for name in entry.types if name not in own}
+    own = {*OPTIMIZERS.find(optimizer).types, *OPTIMIZERS.find(optimizer).parameters}
+    every = {name for entry in OPTIMIZERS.values() for name in entry.types}
+    return {f"optimizer.{name}" for name in (every | {"buffered"}) - own}
 
 
 def _check_rates(learning_rates: Sequence[float]) -> tuple[float, ...]:

@@ -43,6 +43,7 @@ from discover.lab.records import (
 )
 from discover.lab.training.progress import Progress
 from discover.lab.training.signals import StopRequest
+from discover.registry import REFERENCE
 
 __all__ = ["compare"]
 
@@ -178,12 +179,13 @@ def _new_record(comparison: Comparison) -> dict[str, Any]:
 
 def _note(comparison: Comparison) -> str:
     count = len(comparison.seeds)
+    relative = " relative to momentum" if any(entry.label == REFERENCE for entry in comparison.entries) else ""
     text = (
         f"Mean ± standard deviation over {count} seed{'s' if count > 1 else ''} at the last step. "
         "Every optimizer sees the same batches; its learning rate is the best of "
         f"{len(comparison.learning_rates)} on the validation split. "
         f"Steps to {100 * comparison.target_accuracy:g}% are counted on the validation split. "
-        "Speed is steps per second relative to momentum, all learning rates and seeds training at once "
+        f"Speed is steps per second{relative}, all learning rates and seeds training at once "
         "(median of short rounds in which the optimizers take turns, or the whole training where all are long)."
     )
     if any(entry.control for entry in comparison.entries):

@@ -55,11 +55,13 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     at_least("optimizer.learning_rate", optimizer.learning_rate, 0)
     at_least("optimizer.clip_norm", optimizer.clip_norm, 0)
     for name, value in optimizer.arguments.items():
-        if name.endswith("dtype"):
+        if name.endswith("dtype") and name != "buffer_dtype":  # of which the optimizer itself knows which will do
             _check_dtype(f"optimizer.{name}", value)
     given = {"clusters": Clusters.uniform(1)} if entry.clustered else {}
     if optimizer.decay != "all" and "mask" not in entry.parameters:
         raise ConfigError(f"optimizer {entry.name!r} takes no mask, so that optimizer.decay must be all")
+    if optimizer.buffered is not None and "buffered" not in entry.parameters:
+        raise ConfigError(f"optimizer {entry.name!r} has no buffers to choose: leave optimizer.buffered unset")
     try:
         entry.make(lambda step: optimizer.learning_rate, **given, **optimizer.arguments)
     except (TypeError, ValueError) as error:

@@ -153,6 +153,8 @@ class OptimizerConfig:
         clip_norm: largest global norm of each gradient that the optimizer is fed (each group's with clusters, else
             the batch's), before l2 is added. 0 is off.
         exchange_dtype: in which gradients travel between devices; None: as they are. `bfloat16` halves those bytes.
+        buffered: the layers that have a buffer for each cluster, as `discover diagnose` names them, separated by commas
+            (`head,blocks/5`); the others share one momentum. None: all.
         arguments: what else the optimizer takes, keys of this section like the others: `beta`, `nu`, `weight_decay`,
             `l2`, `buffer_dtype` and so on, see its own page. Unset ones are at its defaults.
     """
@@ -162,6 +164,7 @@ class OptimizerConfig:
     decay: Literal["all", "kernels"] = "all"
     clip_norm: float = 0.0
     exchange_dtype: Literal["float32", "bfloat16"] | None = None
+    buffered: str | None = None
     arguments: Mapping[str, Argument] = field(default_factory=dict, hash=False)
 
     @property

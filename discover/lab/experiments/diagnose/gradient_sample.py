@@ -6,7 +6,6 @@ Examples are read from the host a piece at a time: of a data set whose images ar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 import discover
 from discover.lab.data import Augmentation, BatchPlan, Clustering, Dataset, LabelNoise
 from discover.lab.diagnostics.gradients import GradientRows, last_layer, project_rows
+from discover.lab.diagnostics.layers import Layer, layer_variances
 from discover.lab.diagnostics.variance import Estimate, estimate, gram_matrix
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.build import build_network_for
@@ -32,6 +32,8 @@ __all__ = ["PIECE", "DiagnosisOptions", "GradientSample", "judgeable", "shares"]
 
 PIECE = 512
 """The most examples that are read at once."""
+LAYER_PIECE = 64
+"""Examples whose gradients exist at once where layers are looked at one by one."""
 LARGEST_ROW = 20_000
 """Gradients of more parameters than this are projected to so many numbers (about 1% error in a variance)."""
 
@@ -110,18 +112,32 @@ class GradientSample:
             rows = GradientRows(self.loss, params, features=256, seed=self.options.seed + 1)
         return lambda indices: rows.stream(self.pieces(indices))
 
-    def estimated_seconds(self) -> float:
-        """How long the whole diagnosis takes, from the gradients of a few examples."""
-        few, examples = self.chosen[:64], 4 * (len(self.chosen) + min(self.options.stream, self.size))
-        examples += self.options.warmup_steps * self.config.batches.groups * self.config.batches.group_size
-        list(self._rows.stream(self.pieces(few)))  # compiles
-        began = time.perf_counter()
-        list(self._rows.stream(self.pieces(few)))
-        return examples * (time.perf_counter() - began) / len(few)
+    def gradients(self, params: Any, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Gradients as rows, projected where they are long."""
+        return np.concatenate(list(self._rows.at(params).stream(self.pieces(indices))))
 
     def gram(self, params: Any) -> NDArray[np.float64]:
         """The Gram matrix of the sample's gradients."""
-        return gram_matrix(np.concatenate(list(self._rows.at(params).stream(self.pieces(self.chosen)))))
+        return gram_matrix(self.gradients(params, self.chosen))
+
+    def layers(self, params: Any, ids: NDArray, probs: NDArray[np.float64]) -> list[Layer]:
+        """The variances of each layer's gradient, for a partition of the sample."""
+
+        def pieces() -> Iterator[tuple[Any, NDArray[np.integer]]]:
+            for first in range(0, len(self.chosen), LAYER_PIECE):
+                own = np.arange(first, first + LAYER_PIECE)
+                (batch,) = self.pieces(self.chosen[own % len(self.chosen)], LAYER_PIECE)
+                yield batch, np.where(own < len(self.chosen), ids[own % len(self.chosen)], -1)
+
+        sizes = self.whole_sizes(ids, len(probs))
+        probs = probs if sizes is None else sizes / sizes.sum()
+        return layer_variances(self.loss, params, pieces(), probs, cluster_sizes=sizes, seed=self.options.seed)
+
+    @property
+    def can_be_augmented(self) -> bool:
+        """Whether the examples are pictures that are large enough to be cropped and mixed."""
+        shape = self.dataset.example_shape
+        return len(shape) == 3 and min(shape[:2]) >= 16
 
     def warm_up(self) -> Any:
         """Parameters after a short training with Momentum on shuffled batches, which favours no clustering."""

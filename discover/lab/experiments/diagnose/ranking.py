@@ -18,10 +18,12 @@ from discover.lab.data import BatchPlan, Clustering, DataError, Dataset
 from discover.lab.diagnostics.advisor import MEMORY, Advice, Candidate, advise
 from discover.lab.diagnostics.batches import composed_batch_noise, measured_batch_noise
 from discover.lab.diagnostics.embeddings import StreamingKMeans
+from discover.lab.diagnostics.layers import ranked
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.config.sections import BatchConfig
 from discover.lab.experiments.diagnose.advice import what_to_do
 from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions, GradientSample, judgeable, shares
+from discover.lab.experiments.diagnose.how_long import seconds_needed
 from discover.lab.experiments.run.build import build_data
 
 __all__ = ["Diagnosis", "DiagnosisOptions", "diagnose"]
@@ -54,8 +56,8 @@ def diagnose(
     """Ranks the clusterings of a data set by the share of the gradient's noise that lies between their clusters.
 
     Judged are: classes (as observed, where there is label noise), superclasses and the given column where the data
-    set has them, augmentations for images, random clusters, and k-means with several k on pixels, on gradients of the
-    last layer and on the projected full gradient.
+    set has them, augmentations for images, random clusters, and k-means with several k on pixels or features, on
+    gradients of the last layer and on the projected full gradient.
 
     Args:
       config: the data, the model, and the batches as they will be drawn (`batches.groups`, `batches.group_size`).
@@ -77,16 +79,19 @@ def diagnose(
             known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
             raise DataError(f"there is no column {column!r}: {known}")
     work = GradientSample(config, dataset, options)
-    estimate(work.estimated_seconds())
+    numbers = _numbers(work, judged)
+    estimate(seconds_needed(work, numbers))
     say(f"gradients of {len(work.chosen)} examples at the start")
     grams = {"start": work.gram(work.start)}
     say(f"{options.warmup_steps} steps of warm-up")
     warm = work.warm_up()
     say(f"gradients of {len(work.chosen)} examples after the warm-up")
     grams["warm-up"] = work.gram(warm)
-    candidates = []
-    for name, ids, probs in _partitions(work, warm, judged, say):
+    candidates, looked_into = [], None
+    for name, ids, probs in _partitions(work, warm, judged, numbers, say):
         ids, probs = judgeable(ids, probs)
+        if looked_into is None or name == _chosen(config, work):
+            looked_into = name, ids, probs
         estimates = {stage: work.estimate(gram, ids, probs) for stage, gram in grams.items()}
         plan = _composition(work, name, ids, len(probs))
         noises = averaged = None
@@ -99,8 +104,13 @@ def diagnose(
             noises = {stage: composed(gram) for stage, gram in grams.items()}
             averaged = {stage: composed(gram, memory=MEMORY, bootstrap=0).noise for stage, gram in grams.items()}
         candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises, averaged))
-    shape = dataset.example_shape
-    if len(shape) == 3 and min(shape[:2]) >= 16:
+    layers = None
+    if looked_into is not None:
+        say(f"layer by layer: {looked_into[0]}")
+        found = work.layers(warm, *looked_into[1:])
+        rows_of_layers = ranked(found, config.batches.groups, config.batches.group_size)
+        layers = {"clusters": looked_into[0], "rows": rows_of_layers}
+    if work.can_be_augmented:
         say("augmentations as clusters")
         estimates = {stage: work.augmented(params) for stage, params in (("start", work.start), ("warm-up", warm))}
         candidates.append(Candidate("augmentations", 3, estimates))
@@ -110,7 +120,7 @@ def diagnose(
         num_groups=batches.groups,
         group_size=batches.group_size,
         num_parameters=work.network.num_parameters,
-        bytes_per_value=2 if config.optimizer.get("buffer_dtype") == "bfloat16" else 4,
+        bytes_per_value=np.dtype(config.optimizer.get("buffer_dtype") or "float32").itemsize,
     )
     facts = {
         "data": dataset.name,
@@ -124,6 +134,7 @@ def diagnose(
         "sample": len(work.chosen),
         "warmup_steps": options.warmup_steps,
         "stages": list(STAGES),
+        "layers": layers,
         "measured": _as_drawn(work, grams["warm-up"]),
         "summary": _summary(rows, _chosen(config, work)) + _about_composition(batches, candidates),
         "next": what_to_do(_first(rows, _chosen(config, work)), batches.groups, batches.composition),
@@ -132,7 +143,7 @@ def diagnose(
 
 
 def _partitions(
-    work: GradientSample, params: Any, columns: list[str], say: Callable[[str], None]
+    work: GradientSample, params: Any, columns: list[str], numbers: list[int], say: Callable[[str], None]
 ) -> Iterator[tuple[str, NDArray, NDArray[np.float64]]]:
     """Name, the sample's cluster ids and the clusters' probabilities, of every clustering that is a partition."""
     train, options, chosen = work.dataset.train, work.options, work.chosen
@@ -144,28 +155,23 @@ def _partitions(
         if column in train.columns:
             ids = np.asarray(Clustering.from_column(train.columns[column]).assignments)
             yield f"column {column}" if column != "superclass" else "superclasses", *shares(ids, chosen)
-    classes = work.dataset.num_classes
-    if work.dataset.next_byte:
-        classes = max([8, *(len(np.unique(train.columns[column])) for column in columns)])
+    classes = _kinds(work, columns)
     ids = np.asarray(Clustering.random(work.size, min(classes, work.size), options.seed).assignments)
     yield f"random, {classes}", *shares(ids, chosen)
     embeddings = {
-        **({} if train.text else {"pixels": work.pixels}),
+        **({} if train.text else {"pixels" if len(train.images.shape) == 4 else "features": work.pixels}),
         "last-layer gradients": work.embedding("last-layer", params),
         "projected gradients": work.embedding("projected", params),
     }
     fitted = np.sort(work.rng.permutation(work.size)[: min(options.stream, work.size)])
-    numbers = options.numbers or tuple(dict.fromkeys((max(2, classes // 2), classes, 2 * classes)))
-    numbers = [number for number in numbers if number <= len(chosen) // 4]
     for kind, embed in embeddings.items() if numbers else ():
-        say(f"k-means on {kind}")
         # One pass finds the centres for every k, one counts, one assigns the sample: no embedding is kept.
         models = [StreamingKMeans(number, seed=options.seed) for number in numbers]
-        for piece in embed(fitted):
+        for piece in _told(embed(fitted), len(fitted), f"k-means on {kind}", say):
             for model in models:
                 model.partial_fit(piece)
         counts = [np.zeros(number) for number in numbers]
-        for piece in embed(fitted):
+        for piece in _told(embed(fitted), len(fitted), f"k-means on {kind}, sizes", say):
             for count, model in zip(counts, models):
                 count += np.bincount(model.assign(piece), minlength=len(count))
         found: list[list[NDArray[np.int32]]] = [[] for _ in numbers]
@@ -174,6 +180,31 @@ def _partitions(
                 parts.append(model.assign(piece))
         for number, parts, count in zip(numbers, found, counts):
             yield f"k-means on {kind}, {number}", np.concatenate(parts), count / count.sum()
+
+
+def _told(
+    pieces: Iterator[NDArray[np.float32]], total: int, what: str, say: Callable[[str], None]
+) -> Iterator[NDArray[np.float32]]:
+    """The same pieces; how far they have come is said."""
+    done = 0
+    for piece in pieces:
+        say(f"{what}: {done:,} of {total:,} examples")
+        yield piece
+        done += len(piece)
+
+
+def _kinds(work: GradientSample, columns: list[str]) -> int:
+    """How many clusters to look for: as many as there are classes; of text without a label, as in a column."""
+    if not work.dataset.next_byte:
+        return work.dataset.num_classes
+    return max([8, *(len(np.unique(work.dataset.train.columns[column])) for column in columns)])
+
+
+def _numbers(work: GradientSample, columns: list[str]) -> list[int]:
+    """The k of k-means for which there are examples enough."""
+    kinds = _kinds(work, columns)
+    numbers = work.options.numbers or tuple(dict.fromkeys((max(2, kinds // 2), kinds, 2 * kinds)))
+    return [number for number in numbers if number <= len(work.chosen) // 4]
 
 
 def _composition(work: GradientSample, name: str, ids: NDArray, num_clusters: int) -> BatchPlan | None:

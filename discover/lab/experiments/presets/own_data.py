@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from discover.lab.data import SOURCES, Dataset
+from discover.lab.data import SOURCES, DataError, Dataset
 from discover.lab.data.sources.kinds import left_out, picture_sides
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
@@ -22,14 +22,17 @@ FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
 """For pictures and text on a CPU, where the others would make minutes an hour."""
 
 
-def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, str]:
-    """The setting for the data that a configuration names, the data, and what was chosen in one line.
+def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, tuple[str, ...]]:
+    """The setting for the data that a configuration names, the data, and what was chosen.
+
+    That is said in one line, and what is odd about the data in one more each.
 
     Args:
         config: its source and path.
         overrides: what the user sets.
     """
     from discover.gpu import device
+    from discover.lab.experiments.compare.comparison import describe_batches
     from discover.lab.experiments.run.build import build_clustering, build_data, load_data
 
     asked = config.override(overrides)
@@ -37,22 +40,24 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     size = suitable_size(asked, slow)
     config = config.with_values(size)
     dataset = load_data(config.override(overrides))
-    levels = "layout" in SOURCES.find(config.data.source).arguments  # its columns are made to be clusters
-    if levels and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
+    if _has_levels(config) and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
         config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
-    config = config.with_values(suitable(dataset, slow))
+    steps = asked.training.steps if any(text.startswith("training.steps=") for text in overrides) else None
+    config = config.with_values(suitable(dataset, slow, steps))
     asked = config.override(overrides)
+    if dataset.next_byte and asked.clusters.by == Config().clusters.by:  # classes
+        wrong = f"{dataset.name} has text and no label, so no classes to make clusters of (--label names a label)"
+        raise DataError(wrong, clusters="COLUMN")
     clustering = build_clustering(asked, build_data(asked, loaded=dataset))
     what, model = describe_examples(dataset), asked.model.name
     by = asked.clusters.values_of or asked.clusters.by
-    batches, training = asked.batches, asked.training
+    seeds = len(asked.training.seeds)
     resized = " (cut square and resized: --image-size)" if size else ""
     summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
     note = (
         f"{config.name}: {summary}. Chosen for it: {model}, {_length(asked)}, "
-        f"batches of {batches.groups} × {batches.group_size}, {len(training.seeds)} seeds; --set changes each"
+        f"batches of {describe_batches(asked)}, {seeds} seed{'s' if seeds > 1 else ''}; --set changes each"
     )
-    note = "\n".join([note, *_oddities(asked, dataset)])
     preset = Preset(
         name=config.name,
         summary=summary,
@@ -63,7 +68,12 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         target_accuracy=0.3 if dataset.next_byte else 0.5,
         source="your own data; model, steps and groups were chosen from its size and shape",
     )
-    return preset, dataset, note
+    return preset, dataset, (note, *_oddities(asked, dataset))
+
+
+def _has_levels(config: Config) -> bool:
+    """Whether columns are levels of folders, which are made to be clusters."""
+    return "layout" in SOURCES.find(config.data.source).arguments
 
 
 def _length(config: Config) -> str:
@@ -82,12 +92,18 @@ def suitable_size(config: Config, slow: bool) -> dict[str, Any]:
     return {"data.size": min(largest, *sides)}
 
 
-def suitable(dataset: Dataset, slow: bool) -> dict[str, Any]:
-    """Values of a configuration for data of this size and shape; ``slow``: on a CPU."""
+def suitable(dataset: Dataset, slow: bool, steps: int | None = None) -> dict[str, Any]:
+    """Values of a configuration for data of this size and shape.
+
+    Args:
+        dataset: the data.
+        slow: on a CPU.
+        steps: how many the user wants, if that is said.
+    """
     count, pictures, text = len(dataset.train), len(dataset.example_shape) == 3, dataset.train.text
     group = 2 ** int(math.log2(min(16 if slow and text else 32, max(4, count // 20))))
     most = 200 if slow and text else 300 if slow and pictures else 1000
-    steps = round(min(most, max(100, 10 * count // group)), -1)
+    steps = round(min(most, max(100, 10 * count // group)), -1) if steps is None else steps
     model: dict[str, Any] = {"model.name": "mlp"}
     if pictures:
         model = {"model.name": "cnn", "model.width": 8 if slow else 16}
@@ -111,6 +127,8 @@ def _oddities(config: Config, dataset: Dataset) -> list[str]:
     path, lines = config.data.path, []
     if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
         lines.append(f"left out: {said}")
+    if dataset.next_byte and not _has_levels(config):
+        lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
     parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]
     counts = np.bincount(np.concatenate(parts), minlength=dataset.num_classes)
     single = [] if dataset.next_byte else np.flatnonzero(counts == 1).tolist()

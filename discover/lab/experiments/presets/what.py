@@ -10,6 +10,7 @@ from discover.lab.data import CLUSTERINGS, SOURCES, Dataset
 from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.preset import Preset
 from discover.lab.experiments.presets.presets import PRESETS, get_preset
+from discover.registry import UnknownName, nearest
 
 
 class Setting(NamedTuple):
@@ -17,7 +18,7 @@ class Setting(NamedTuple):
 
     preset: Preset
     loaded: Dataset | None = None  # one's own data, as its source gives it
-    note: str = ""  # what was chosen for it, in one line
+    notes: tuple[str, ...] = ()  # what was chosen for it, in one line; and what is odd about it, a line each
 
 
 def setting_of(what: str, overrides: Sequence[str] = ()) -> Setting:
@@ -31,11 +32,12 @@ def setting_of(what: str, overrides: Sequence[str] = ()) -> Setting:
     own = [text for text in overrides if not text.startswith("optimizer.")]  # one optimizer's are not all others'
     if what not in PRESETS and what in SOURCES:
         return _own(Config(name=what).with_values({"data.source": what}), own)
-    known = path.exists() or len(path.parts) > 1 or path.suffix in (".npz", ".csv", ".tsv", ".parquet", ".txt")
-    if what in PRESETS or not known:
-        return Setting(get_preset(what))  # where there is none, it says what is nearest
+    if what in PRESETS or (":" in what and not path.exists()):
+        return Setting(get_preset(what))
     if not path.exists():
-        raise ConfigError(f"there is no folder or file {what}")
+        if "/" in what or path.suffix:
+            raise ConfigError(f"there is no folder or file {what}")
+        raise UnknownName(f"{nearest('preset', what, PRESETS)}; nor is there a folder or file of that name")
     from discover.lab.data.sources.kinds import name_of, source_of
 
     values = {"data.source": source_of(path), "data.path": str(path)}

@@ -28,6 +28,7 @@ from discover.lab.experiments.run.build import (
 from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.training.devices import Devices
 from discover.lab.training.feed import draw_batches
+from discover.quantized import all_values
 
 
 def measure_drift(
@@ -74,7 +75,8 @@ def drift_of(opt_state: Any, probs: Any) -> jax.Array:
     if len(found) != 1:
         raise ValueError(f"expected one state with a buffer per cluster, found {len(found)}")
     weights = jnp.asarray(probs, jnp.float32)
-    means, buffers = jax.tree.leaves(found[0].mean), jax.tree.leaves(found[0].buffers)
+    means = jax.tree.leaves(found[0].mean)
+    buffers = jax.tree.leaves(all_values(found[0].buffers, found[0].mean))
     sums = [jnp.tensordot(weights, b.astype(jnp.float32), axes=1) for b in buffers]
     apart = sum(jnp.sum((mean - total) ** 2) for mean, total in zip(means, sums))
     size = sum(jnp.sum(total**2) for total in sums)

@@ -212,7 +212,21 @@ def _results_e(make: Maker) -> list[Panel]:
         make.panel("nu-beta", "Discover: test accuracy by β and ν", rows, seeds=(0, 1), figure="grid"),
         make.panel("beta-2-groups", "Discover with two groups in a batch: test accuracy by β, ν = 0.95", pairs),
         make.panel("buffers", "Discover: float32 buffers and bfloat16 ones", [make.row("discover"), halves]),
+        make.panel(
+            "buffers-int8", "Buffers in float32 and in 8 bits, eight groups in a batch and one", _in_8_bits(make)
+        ),
     ]
+
+
+def _in_8_bits(make: Maker) -> list[Row]:
+    rows = []
+    for name in ("discover", "discover_muon"):
+        for groups, where in ((8, "8 groups"), (1, "1 group")):
+            rows += [
+                make.row(name, where, groups=groups),
+                make.row(name, f"{where} int8", groups=groups, changes={"optimizer.buffer_dtype": "int8"}),
+            ]
+    return rows
 
 
 def _results_f(make: Maker) -> list[Panel]:

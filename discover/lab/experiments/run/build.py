@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -59,6 +60,12 @@ def load_data(config: Config, *, lazy: bool = False) -> Dataset:
     said = {"path": data.path, "image_size": data.size, "layout": data.layout, "label": data.label}
     said["on_bad_image"] = None if data.on_bad_image == "error" else data.on_bad_image
     options = {name: value for name, value in said.items() if value is not None}
+    for name in [] if ":" in data.source else options:  # one's own function says itself what it takes
+        able = [source for source in SOURCES if name in SOURCES.find(source).arguments]
+        if data.source not in able:
+            where = "" if data.path is None else f", and {data.path} is read as {data.source}"
+            option = "--data" if name == "path" else f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is for data of the kinds {', '.join(able)}{where}")
     if config.clusters.values_of and "clusters" in SOURCES.find(data.source).arguments:
         options["clusters"] = config.clusters.values_of  # what makes the clusters is no feature
     return load(data.source, lazy=lazy, **options)
@@ -211,6 +218,8 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> MakeOptimizer:
         options["mask"] = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
     if entry.clustered:
         options["clusters"] = discover.Clusters(probs)
+    if settings.buffered is not None:
+        options["buffered"] = partial(_layers_called, settings.buffered.split(","))
     name = config.training.schedule
 
     def make(hyper: Hyper) -> optax.GradientTransformationExtraArgs:
@@ -219,6 +228,20 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> MakeOptimizer:
         return tx if entry.clustered or entry.name in OPTIMIZERS else _fed_the_mean(tx)
 
     return make
+
+
+def _layers_called(names: Sequence[str], params: Any) -> Any:
+    """A mask of the parameters of these layers: `blocks/5` is that of `blocks/5/conv1/kernel`."""
+    paths = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, _ in jax.tree_util.tree_leaves_with_path(params)
+    ]
+    for name in names:
+        if not any(f"{path}/".startswith(f"{name}/") for path in paths):
+            layers = sorted({path.rpartition("/")[0] or path for path in paths})
+            raise ConfigError(f"optimizer.buffered: there is no layer {name!r}; the layers are {', '.join(layers)}")
+    chosen = [any(f"{path}/".startswith(f"{name}/") for name in names) for path in paths]
+    return jax.tree.unflatten(jax.tree.structure(params), chosen)
 
 
 def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:

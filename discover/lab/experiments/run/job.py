@@ -174,7 +174,7 @@ class Job:
         members, clusters = len(arrays.seeds), len(next(iter(self.plans.values())).probs)
         entry = self.config.optimizer.entry
         remedies = ["fewer clusters"] * (entry.clustered and clusters > 1)
-        remedies += ["optimizer.buffer_dtype=bfloat16"] * ("buffer_dtype" in entry.types)
+        remedies += ["optimizer.buffer_dtype=int8"] * ("buffer_dtype" in entry.types)
         remedies += ["training.together=1"] * (members > 1) + ["a smaller model", "more devices"]
         holds = f"{clusters:,} clusters, " * entry.clustered + f"{members} members of {self.network.num_parameters:,}"
         self.progress.message(

@@ -66,6 +66,34 @@ def test_a_column_of_text_is_read_in_place_of_numbers(tmp_path):
     assert first == f"a long review, number {data.train.columns['number'][0]}: it is fine"
 
 
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+def test_a_column_of_text_without_a_label_is_cut_into_pieces_of_its_clusters(tmp_path, kind):
+    texts = [f"{'ab' if k % 2 else 'xyz'} line {k:3} of some text to learn from" for k in range(40)]
+    table = {"number": list(range(40)), "verse": texts, "language": ["ewe", "zulu"] * 20}
+    path = tmp_path / f"verses.{kind}"
+    if kind == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(__import__("pyarrow").table(table), path)
+    else:
+        rows = [table, *zip(*table.values())]
+        path.write_text("\n".join(("\t" if kind == "tsv" else ",").join(map(str, row)) for row in rows))
+    data = load("table", path, clusters="language", length=32)
+    assert (data.name, data.next_byte, data.num_classes, data.example_shape) == ("verses", True, 256, (32,))
+    assert cluster(data, "column", column="language").names == ("ewe", "zulu")
+    whole = {name: "\n".join(texts[k::2]).encode() for k, name in enumerate(("ewe", "zulu"))}
+    assert len(data.train) + len(data.test) == sum(len(text) // 32 for text in whole.values())
+    for piece, language in zip(data.train.images, data.train.columns["language"]):
+        assert bytes(piece) in whole[language]
+    together = load("table", path, length=32)
+    assert together.next_byte
+    assert not together.train.columns  # a piece may be of several rows
+    assert load("table", path, label="language").class_names == ("ewe", "zulu")
+    with pytest.raises(DataError, match="make no two pieces of 4000 bytes"):
+        load("table", path, length=4000)
+    with pytest.raises(DataError, match="length must be an integer of at least 2, got 0"):
+        load("table", path, length=0)
+
+
 def test_what_is_no_text_is_refused():
     with pytest.raises(DataError, match=r"uint8 \[n, L\], got float64"):
         Split(np.zeros((3, 4)), np.zeros(3, int), text=True)

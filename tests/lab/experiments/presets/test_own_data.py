@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from discover.lab.data import DataError
-from discover.lab.experiments.config.config import ConfigError
+from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.what import data_overrides, setting_of
+from discover.lab.experiments.run.build import load_data
+from discover.registry import UnknownName
 from tests.lab.data import files
 from tests.lab.test_cli import call
 
@@ -30,6 +32,8 @@ def scans(tmp_path):
     names = [f"{domain}/{kind}/{k}.png" for domain in ("photo", "sketch") for kind in ("cat", "dog") for k in range(6)]
     files.write_files(tmp_path / "pets", {name: files.picture((k * 9, 0, 0)) for k, name in enumerate(names)})
     files.write_tar(tmp_path / "large.tar", {name: files.picture("red", (90, 70)) for name in names})
+    lines = [f"{k} {'ab' * 20 if k % 2 else 'xyz' * 20},{['ewe', 'zulu'][k % 2]}" for k in range(200)]
+    (tmp_path / "verses.csv").write_text("\n".join(["verse,language", *lines]))
     files.write_tar(tmp_path / "verses.tar.xz", {"ewe.txt": b"ab" * 4000, "zulu.txt": b"xyz" * 4000})
     return tmp_path
 
@@ -49,7 +53,7 @@ def scans(tmp_path):
 def test_a_path_is_a_setting_that_suits_its_size_and_shape(scans, name, options, model, shape, clusters):
     said = {key: options.get(key) for key in ("layout", "label", "clusters", "image_size", "on_bad_image")}
     overrides = data_overrides(**said)
-    preset, loaded, note = setting_of(str(scans / name), overrides)
+    preset, loaded, (note,) = setting_of(str(scans / name), overrides)
     config = preset.config.override(overrides).check()
     assert preset.name == name.partition(".")[0]
     assert (config.model.name, loaded.example_shape) == (model, shape)
@@ -58,6 +62,14 @@ def test_a_path_is_a_setting_that_suits_its_size_and_shape(scans, name, options,
     assert f"{config.training.steps} steps" in note
     assert "\n" not in note
     assert ("resized" in note) == (name == "large.tar" and "image_size" not in options)
+
+
+def test_fewer_steps_are_judged_as_often(scans):
+    for steps in (None, 40, 3):
+        overrides = [] if steps is None else [f"training.steps={steps}"]
+        training = setting_of(str(scans / "scans.npz"), overrides).preset.config.override(overrides).training
+        assert training.eval_every == max(1, training.steps // 5)
+        assert training.log_every <= training.eval_every
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -73,7 +85,7 @@ def test_every_command_takes_a_path_and_names_its_run_after_it(scans, command, c
         assert record["preset"] == "scans"
         assert record["description"] == "90 rows of 5 numbers, 3 classes; clusters: hospital (2)"
     if command == "sweep":
-        assert "discover train scans.npz --optimizer discover --set clusters.by=column" in out
+        assert "discover train scans.npz --optimizer discover --clusters hospital --set training" in out
 
 
 def test_diagnose_speaks_of_the_clusters_that_were_chosen_and_ends_with_a_command(scans, capsys, monkeypatch):
@@ -82,7 +94,8 @@ def test_diagnose_speaks_of_the_clusters_that_were_chosen_and_ends_with_a_comman
     assert call("diagnose", "scans.npz", "--clusters", "hospital", *quick) == 0
     out, err = capsys.readouterr()
     assert "- column hospital: with 1 group per batch" in out
-    given = "--set clusters.by=column --set clusters.column=hospital --set batches.group_size=4"
+    assert "k-means on features, " in out  # rows of numbers have no pixels
+    given = "--clusters hospital --set batches.group_size=4"
     assert f"\ndiscover compare scans.npz {given} --optimizers momentum," in out
     assert "diagnose scans: about " in err
 
@@ -91,11 +104,24 @@ def test_what_is_left_out_and_what_cannot_be_judged_is_counted_and_said(scans):
     (scans / "pets" / "photo" / "fox").mkdir()
     files.write_files(scans / "pets", {"photo/cat/a.heic": b"", "sketch/cat/b.heic": b"", "readme.md": b""})
     files.write_files(scans / "pets", {"sketch/owl/0.png": files.picture("red")})
-    said = setting_of(str(scans / "pets"), ["data.layout=domain/class"]).note.splitlines()[1:]
+    _, *said = setting_of(str(scans / "pets"), ["data.layout=domain/class"]).notes
     assert said == [
         "left out: files that are no pictures that can be read: 2 .heic, 1 .md; empty folders: 1",
         "classes of a single example, which nothing can be said about: 1 (owl)",
     ]
+
+
+def test_a_column_of_text_without_a_label_says_that_the_next_byte_is_learned(scans):
+    path, overrides = str(scans / "verses.csv"), ["clusters.by=column", "clusters.column=language"]
+    preset, loaded, (note, task) = setting_of(path, overrides)
+    assert loaded is not None
+    assert loaded.next_byte
+    assert preset.config.model.name == "transformer"
+    assert "the next byte (loss in nats; bits are 1.44 times as many); clusters: language (2)" in note
+    assert task.endswith("so the next byte of the text is learned; --label NAME learns a column")
+    with pytest.raises(DataError, match="has text and no label, so no classes to make clusters of") as error:
+        setting_of(path)
+    assert error.value.on_command_line.endswith(": give --clusters COLUMN")
 
 
 def test_one_broken_picture_stops_a_command_unless_it_is_told_to_skip(scans, capsys, monkeypatch):
@@ -134,8 +160,23 @@ def test_what_is_neither_a_preset_nor_a_path_is_told(tmp_path):
     for wrong, error, message in (
         ("digit", ValueError, "did you mean 'digits'"),
         ("no/such", ConfigError, "there is no folder or file no/such"),
+        ("./such", ConfigError, "there is no folder or file ./such"),
+        ("such", UnknownName, "unknown preset 'such': choose from .*; nor is there a folder or file of that name"),
         (str(tmp_path), DataError, "neither pictures nor text"),
         (__file__, DataError, "no file of a kind that is read"),
     ):
         with pytest.raises(error, match=message):
             setting_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("source", "override", "sentence"),
+    [
+        ("table", ["data.layout=a/b"], "--layout is for data of the kinds folder, text, and x is read as table"),
+        ("npz", ["data.size=9"], "--image-size is for data of the kinds folder, and x is read as npz"),
+        ("digits", [], "--data is for data of the kinds .*, and x is read as digits"),
+    ],
+)
+def test_an_option_that_the_data_does_not_have_is_told_by_the_name_it_is_typed_with(source, override, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        load_data(Config(name="own").with_values({"data.source": source, "data.path": "x"}).override(override))

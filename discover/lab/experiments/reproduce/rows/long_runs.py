@@ -46,7 +46,9 @@ def long_runs(make: Maker) -> list[Panel]:
     def labels(noise: float, names: Sequence[str], rates: Mapping[str, tuple[float, ...]], **more: Any) -> list[Row]:
         return _rows(make, names, rates, changes={"data.label_noise": noise}, **more)
 
-    augmented: dict[str, Any] = {"clusters": "augmentations", "rates": MIXED}
+    # What Discover is without clusters: tells what it gains by its clusters from what it gains by β and ν.
+    same = {"qhm": get_preset("digits").hyperparameters("discover")}
+    augmented: dict[str, Any] = {"clusters": "augmentations", "rates": MIXED, "instead": same}
     return [
         make.panel("noise-0.8", "Label noise 0.8, a long run", labels(0.8, EIGHT, NOISY), tuning=short, **options),
         make.panel("clean", "Clean labels, a long run", labels(0.0, EIGHT, CLEAN), tuning=short, **options),
@@ -81,14 +83,13 @@ def _rows(
     rates: Mapping[str, tuple[float, ...]],
     *,
     changes: Mapping[str, Any] | None = None,
+    instead: Mapping[str, Any] | None = None,
     **setting: Any,
 ) -> list[Row]:
     """These optimizers, then Muon alone and behind damped Discover, in a network of twice the width."""
     wide = {"model.width": 2 * make.scale.changes["model.width"], **(changes or {})}
     ours = get_preset("digits").hyperparameters
-    # What Discover is without clusters: tells what it gains by its clusters from what it gains by β and ν.
-    same = {"qhm": ours("discover")} if setting.get("clusters") == "augmentations" else {}
-    plain = [(name, "", same.get(name) or ours(name)) for name in names]
+    plain = [(name, "", (instead or {}).get(name) or ours(name)) for name in names]
     muons = (("discover_muon", "damped", DAMPED), ("muon", "", ours("muon")))
     return [
         make.row(

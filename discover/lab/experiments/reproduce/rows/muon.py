@@ -17,6 +17,7 @@ MUONS: Sequence[tuple[str, str, Mapping[str, float]]] = (
     ("muon", "fresh", {"beta": 0.95, "nu": 0.8}),  # on pure batches Muon alone wants some of the fresh gradient
 )
 """Optimizer, variant, hyperparameters."""
+MUON_NAMES = {name for name, *_ in MUONS}
 OTHERS_RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
     "momentum": {1: (0.01, 0.03), 2: (0.03, 0.1)},
     "discover": {1: (0.03, 0.1), 2: (0.1, 0.3)},
@@ -95,7 +96,7 @@ def before_muon(make: Maker) -> list[Panel]:
 
 def languages(make: Maker) -> list[Row]:
     """The next byte of a book in 16 languages, one of them a batch; Muon on shuffled batches as the control."""
-    beside = [(name, "", get_preset("digits").hyperparameters(name)) for name in TEXT_RATES if "muon" not in name]
+    beside = [(name, "", get_preset("digits").hyperparameters(name)) for name in TEXT_RATES if name not in MUON_NAMES]
     pure = [
         make.row(
             optimizer,

@@ -7,7 +7,7 @@ from typing import Any
 
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Row
-from discover.lab.experiments.reproduce.rows.muon import MUONS
+from discover.lab.experiments.reproduce.rows.muon import MUON_NAMES, MUONS
 
 Rates = Mapping[str, tuple[float, ...]]
 LOW: Rates = {
@@ -63,7 +63,7 @@ def real_clusters(make: Maker) -> list[Panel]:
 def _compared(make: Maker, rates: Rates, *, groups: int, damped: bool = True, **setting: Any) -> list[Row]:
     """Each with clusters beside its own baseline; Muon with its two ν; damping costs too much with many clusters."""
     muons = [one for one in MUONS if damped or "damping" not in one[2]]
-    others = [(name, "", get_preset("digits").hyperparameters(name)) for name in rates if "muon" not in name]
+    others = [(name, "", get_preset("digits").hyperparameters(name)) for name in rates if name not in MUON_NAMES]
     where = f"{groups} group{'s' if groups > 1 else ''}" if setting.get("data") == "tiny-imagenet" else ""
     return [
         make.row(
