@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data import BatchPlan, Clustering, Dataset
-from discover.lab.diagnostics.advisor import expected_gain, noise_ratio, recommend
+from discover.lab.diagnostics.advisor import MEMORY, expected_gain, noise_ratio, recommend
 from discover.lab.diagnostics.batches import BatchNoise, batch_noise, composed_batch_noise
 from discover.lab.diagnostics.variance import Estimate
 from discover.lab.experiments.config.config import Config
@@ -52,7 +52,7 @@ class Outlook:
         return result
 
     def _composed(self, gram: NDArray[np.float64], sample: NDArray, config: Config) -> BatchNoise | None:
-        """The noise of batches whose clusters take turns; None where they are drawn independently."""
+        """What momentum leaves of the noise where clusters take turns; None where they are drawn independently."""
         batches = config.batches
         if batches.composition != "balanced":
             return None
@@ -64,7 +64,15 @@ class Outlook:
         drawn = plan.batches(0, COMPOSED).cluster_ids
         sizes = self.work.whole_sizes(sample, clustering.num_clusters)
         return composed_batch_noise(
-            gram, sample, drawn, batches.group_size, plan.probs, cluster_sizes=sizes, bootstrap=0, seed=seed
+            gram,
+            sample,
+            drawn,
+            batches.group_size,
+            plan.probs,
+            cluster_sizes=sizes,
+            memory=MEMORY,
+            bootstrap=0,
+            seed=seed,
         ).noise
 
 

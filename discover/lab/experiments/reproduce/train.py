@@ -94,10 +94,8 @@ def _panels(result: Result, pool: Pool, say: Callable[[str], None], overrides: l
     done: dict[str, dict[str, dict[str, Any]]] = {panel.name: {} for panel in result.panels}
 
     def write(panel: Panel, status: str) -> dict[str, Any]:
-        rows, directory = done[panel.name], directories[panel.name]
-        return write_panel_record(
-            result, panel, directory, rows, overrides=overrides, status=status, data=pool.data_name
-        )
+        rows, directory, name = done[panel.name], directories[panel.name], pool.data_name(panel.rows[0].config)
+        return write_panel_record(result, panel, directory, rows, overrides=overrides, status=status, data=name)
 
     def work(job: tuple[Panel, Row]) -> None:
         panel, row = job

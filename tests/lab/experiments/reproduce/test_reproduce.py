@@ -164,6 +164,22 @@ def test_a_grid_goes_on_while_the_best_rate_is_at_its_end(best, extensions):
         assert 0 < chosen < len(found) - 1
 
 
+def test_rates_of_long_runs_are_chosen_on_short_ones():
+    lengths = []
+
+    class Known:
+        def member(self, config, _):
+            lengths.append(config.training.epochs)
+            return {"final": {"validation": {"accuracy": -abs(math.log(config.optimizer.learning_rate / 0.3))}}}
+
+    part = next(p for p in get_result("results-k", overrides=["training.epochs=200"]).panels if p.name == "clean")
+    chosen, grid = _tune(part, part.rows[0], Known())
+    assert grid[chosen]["learning_rate"] == 0.3
+    assert set(lengths) == {5.0}
+    assert part.rows[0].config.training.epochs == 200
+    assert part.num_trainings == sum(len(row.learning_rates) + len(part.seeds) for row in part.rows)
+
+
 @pytest.mark.parametrize("best", [0.0001, 0.003, 0.01, 0.03, 0.3, 30.0])
 @pytest.mark.parametrize("number", [0.98, 0.9, 0.8])
 def test_a_budget_is_used_up_exactly_and_ends_at_the_best_of_what_was_tried(best, number):

@@ -39,8 +39,8 @@ MIXED: Mapping[str, tuple[float, ...]] = {
 def long_runs(make: Maker) -> list[Panel]:
     """The panels of result k, the most valuable first."""
     training = get_preset(make.scale.presets["classes"]).config.with_values(make.scale.changes).training
-    kind = "epochs" if training.epochs is not None else "steps"
-    short = {f"training.{kind}": getattr(training, kind) // 2}
+    kind, other = ("epochs", "steps") if training.epochs is not None else ("steps", "epochs")
+    short = {f"training.{other}": None, f"training.{kind}": getattr(training, kind) // 2}
     options: dict[str, Any] = {"seeds": make.scale.seeds[:2], "extensions": min(1, make.scale.extensions)}
 
     def labels(noise: float, names: Sequence[str], rates: Mapping[str, tuple[float, ...]], **more: Any) -> list[Row]:
