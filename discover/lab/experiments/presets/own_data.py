@@ -11,7 +11,7 @@ import numpy as np
 
 from discover.lab.data import SOURCES, DataError, Dataset
 from discover.lab.data.sources.kinds import left_out, picture_sides
-from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
 from discover.lab.experiments.presets.preset import Preset
 
@@ -48,6 +48,10 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     steps = asked.training.steps if any(text.startswith("training.steps=") for text in overrides) else None
     config = config.with_values(suitable(dataset, slow, steps))
     asked = config.override(overrides)
+    batch = asked.batches.groups * asked.batches.group_size
+    if batch > len(dataset.train):
+        told = f"{describe_batches(asked)} is more than the {len(dataset.train):,} training examples of {dataset.name}"
+        raise ConfigError(f"a batch of {told}: lower batches.group_size")
     if dataset.next_byte and asked.clusters.by == Config().clusters.by:  # classes
         wrong = f"{dataset.name} has text and no label, so no classes to make clusters of (--label names a label)"
         raise DataError(wrong, clusters="COLUMN")

@@ -64,6 +64,12 @@ def test_a_path_is_a_setting_that_suits_its_size_and_shape(scans, name, options,
     assert ("resized" in note) == (name == "large.tar" and "image_size" not in options)
 
 
+def test_a_batch_of_more_examples_than_there_are_is_told(scans):
+    sentence = "1 class-pure group of 1000 is more than the 72 training examples of scans: lower batches.group_size"
+    with pytest.raises(ConfigError, match=sentence):
+        setting_of(str(scans / "scans.npz"), ["batches.group_size=1000"])
+
+
 def test_fewer_steps_are_judged_as_often(scans):
     for steps in (None, 40, 3):
         overrides = [] if steps is None else [f"training.steps={steps}"]
