@@ -21,9 +21,10 @@ from discover.checks import (
 from discover.clusters import Clusters
 from discover.context import NO_CONTEXT, GroupTransformation, Moved, Scalar
 from discover.damping import damped
+from discover.gpu.host_memory import PLACES, summed_rows, with_rows, zeros_on_host
 from discover.gpu.update import update_parameters
 from discover.nonfinite import skipping_nonfinite
-from discover.rule import RATES, batch_weights
+from discover.rule import AFRESH, RATES, batch_weights
 
 STEPS = 2**30  # a multiple of `AFRESH`
 
@@ -32,7 +33,7 @@ class DiscoverState(NamedTuple):
     """What the rule remembers. Invariant: `mean` = Σ_n p_n · `buffers`[n], to rounding."""
 
     mean: Any  # ḡ; leaves shaped like the parameters, float32 or wider
-    buffers: Any  # g_n; leaves [N, ...], in `buffer_dtype`; for int8 a `Quantized` in place of each
+    buffers: Any  # g_n; leaves [N, ...], in `buffer_dtype`; for int8 a `Quantized` each; on the host `HostBuffers`
     examples_seen: Any  # float [2, N], examples seen of each cluster, and what that sum lost; None: p_n is given
     steps: Any  # int32 [], steps taken, modulo `STEPS`: which part of `mean` is summed afresh, and how to round
 
@@ -46,6 +47,7 @@ def scale_by_discover(
     damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
+    buffers: str = "device",
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
 ) -> GroupTransformation:
@@ -67,6 +69,8 @@ def scale_by_discover(
         "per_visit" by 1 − β at each visit, (F5), for very rare clusters.
       buffer_dtype: dtype of the stored buffers: `jnp.bfloat16` halves the state, "int8" quarters it (`quantized.py`).
         Arithmetic and ḡ stay in float32 or wider. None: that of ḡ.
+      buffers: "host" keeps them in the host's memory, from where those of the batch's clusters come and to where they
+        go back at each step; "device" beside the parameters.
       estimate_probs: learn p_n from the group sizes seen so far instead of taking `clusters.probs`.
       skip_nonfinite: a group whose gradient holds NaN or infinity counts as one without examples, and the state counts
         how many there were. Otherwise it spoils the step, though no buffer.
@@ -96,23 +100,41 @@ def scale_by_discover(
     check_unit_interval("beta", beta)
     check_unit_interval("nu", nu)
     check_choice("rate", rate, tuple(RATES))
+    check_choice("buffers", buffers, PLACES)
+    if damping is not None and buffers == "host":
+        raise ValueError("damping reads the buffers of all clusters: with it buffers must be 'device', got 'host'")
     buffer_dtype = check_buffer_dtype(buffer_dtype)
     num_clusters = clusters.num_clusters
 
+    def zero_buffers(p):
+        if buffer_dtype == jnp.int8:
+            if jnp.iscomplexobj(p):
+                raise TypeError(f"buffer_dtype int8 is for real parameters, got dtype {jnp.result_type(p)}")
+            return quantized.zeros(num_clusters, jnp.size(p))
+        return jnp.zeros((num_clusters, *jnp.shape(p)), buffer_dtype or wide_dtype(p))
+
+    def all_zero_buffers(like):
+        return jax.tree.map(zero_buffers, like)
+
     def init(params):
         check_parameters(params)
-
-        def zero_buffers(p):
-            if buffer_dtype == jnp.int8:
-                if jnp.iscomplexobj(p):
-                    raise TypeError(f"buffer_dtype int8 is for real parameters, got dtype {jnp.result_type(p)}")
-                return quantized.zeros(num_clusters, jnp.size(p))
-            return jnp.zeros((num_clusters, *jnp.shape(p)), buffer_dtype or wide_dtype(p))
-
         seen = jnp.zeros((2, num_clusters), jnp.result_type(float)) if estimate_probs else None
-        return DiscoverState(
-            zeros_like_wide(params), jax.tree.map(zero_buffers, params), seen, jnp.zeros((), jnp.int32)
-        )
+        if buffers == "host":
+            zeros: Any = zeros_on_host(jax.eval_shape(all_zero_buffers, params))
+        else:
+            zeros = all_zero_buffers(params)
+        return DiscoverState(zeros_like_wide(params), zeros, seen, jnp.zeros((), jnp.int32))
+
+    def on_host(weights, updates, state, context):
+        shapes = jax.eval_shape(all_zero_buffers, state.mean)
+
+        def update(local, rows):
+            return update_parameters(local, updates, state._replace(buffers=rows), context)
+
+        answer, mean, host = with_rows(state.buffers, weights, shapes, update)
+        due = weights.turn == AFRESH - 1
+        mean = jax.lax.cond(due, lambda: summed_rows(host, weights.probs, shapes, mean), lambda: mean)
+        return answer, mean, host
 
     def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, context=NO_CONTEXT, **_):
         del params
@@ -125,11 +147,12 @@ def scale_by_discover(
         weights, seen = batch_weights(
             ids, sizes, probs, state.examples_seen, state.steps, correction=1 - nu * beta, rate=RATES[rate](beta)
         )
-        answer, mean, buffers = update_parameters(weights, updates, state, context)
+        update_all = on_host if buffers == "host" else update_parameters
+        answer, mean, held = update_all(weights, updates, state, context)
         if context.move is not None:
             answer: Any = Moved(answer)
         steps = jnp.where(weights.active, (state.steps + 1) % STEPS, state.steps)
-        return answer, DiscoverState(mean, buffers, seen, steps)
+        return answer, DiscoverState(mean, held, seen, steps)
 
     rule = GroupTransformation(init, update)
     if damping is not None:

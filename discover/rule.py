@@ -64,8 +64,9 @@ class Weights(NamedTuple):
     mean_old: Any  # [G], weight of the old buffers in ḡ, once a cluster
     mean_new: Any  # [G], weight p_n of the new buffers in ḡ, once a cluster
     probs: Any  # [N], p_n of all clusters
-    turn: Any  # int32 [], which part of ḡ is summed afresh, of `AFRESH`; −1: none
+    turn: Any  # int32 [], which part of ḡ is summed afresh, of `AFRESH`; −1: none; None: never, by this update
     step: Any  # int32 [], counts the steps
+    clusters: Any  # int32 [G], the group's cluster, 0 for one that does not count
 
 
 def batch_weights(
@@ -133,6 +134,7 @@ def batch_weights(
         probs=probs,
         turn=jnp.where(total > 0, step % AFRESH, -1),
         step=step,
+        clusters=read_ids,
     )
     return weights, examples_seen
 

@@ -96,6 +96,14 @@ def test_a_table_is_made_from_its_record_and_the_site_shows_no_notes():
     assert "64.5 ± 0.3" in shown
 
 
+def test_a_tournament_has_a_column_for_each_record_and_its_best_in_bold():
+    table = load_hook("tables").contenders("results-a-clean", "results-e-buffers").splitlines()
+    assert table[0] == "| optimizer | Classes as clusters, clean labels | Discover: float32 buffers and bfloat16 ones |"
+    assert table[2].startswith("| Momentum, shuffled batches | **71.8 ± 0.4** |  |")
+    assert "| Discover | 64.0 ± 0.4 | 64.0 ± 0.4 |" in table
+    assert table[-1] == "| Discover, bfloat16 buffers |  | **64.5 ± 0.3** |"
+
+
 @pytest.mark.parametrize(
     ("note", "message"),
     [

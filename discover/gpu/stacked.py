@@ -77,7 +77,7 @@ def update_stacked(weights: Weights, one: Parameter, *, on_cpu: bool) -> Result:
     rows = jax.tree.map(lambda b: b.at[read_ids].get(mode="promise_in_bounds")[: weights.share.size], one.buffers)
     old = quantized.values_of(rows, one.mean)
     offset = one.offset and one.offset._replace(vector=one.offset.vector[None])
-    draw = Draw(weights.step, weights.read_ids) if quantized.is_quantized(one.buffers) else None
+    draw = Draw(weights.step, weights.clusters) if quantized.is_quantized(one.buffers) else None
     groups = Stacked(kind_of(one).buffer_dtype, on_cpu, draw)
     first, mean, new, _ = apply_rule(shaped, one.grads.astype(dtype), one.mean, old, offset, groups)
     buffers = jax.tree.map(
@@ -94,8 +94,8 @@ def update_stacked(weights: Weights, one: Parameter, *, on_cpu: bool) -> Result:
 
 def summed_afresh(weights: Weights, results: Sequence[Result]) -> list[Result]:
     """The results with ḡ = Σ_n p_n g_n, where its turn has come; here all of it at once."""
-    if not results:
-        return []
+    if not results or weights.turn is None:
+        return list(results)
     due = weights.turn == AFRESH - 1
 
     def fresh() -> list[jax.Array]:

@@ -78,7 +78,7 @@ class _Unrolled(NamedTuple):
         return held, read
 
 
-def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, block):
+def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, block, interpret):
     """One block of one of the parameters. Loads and stores are written out for each of them, the arithmetic once."""
     own = len(refs) // count  # four inputs, two results, and the buffers twice
     ins, outs = own // 2 + 1, own // 2 - 1
@@ -103,28 +103,14 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
         old = [rows.load(refs.buffers, ids_ref[k]) for k in range(num_groups)]
         return mean, param, vector, grads, old
 
-    def from_own(load):
-        loads = [functools.partial(load, refs) for refs in parameters]
-        return loads[0]() if count == 1 else lax.switch(which, loads)
-
-    mean, param, vector, grads, old = from_own(load_from)
+    loads = [functools.partial(load_from, refs) for refs in parameters]
+    mean, param, vector, grads, old = loads[0]() if count == 1 else lax.switch(which, loads)
     offset = Offset(numbers_ref[0], numbers_ref[1], vector) if kind.offset else None
     weights = _unpack(scalars_ref, num_groups)
-    *_, turn, step, start = (ids_ref[place] for place in range(2 * num_groups + 3))
-    groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[k], start))
+    turn, step, start = (ids_ref[3 * num_groups + place] for place in range(3))
+    groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[2 * num_groups + k], start))
     old = [rows.read(held) for held in old]
-    result, new_mean, held, new = apply_rule(weights, grads, mean, old, offset, groups)
-
-    def add(n, total):
-        value = rows.read(from_own(lambda refs: rows.load(refs.buffers, n)))
-        for k in range(num_groups):  # those of this batch as they will be stored
-            value = jnp.where(ids_ref[num_groups + k] == n, new[k], value)
-        return total + probs_ref[n] * value
-
-    def sum_afresh():
-        return lax.fori_loop(0, probs_ref.shape[0], add, jnp.zeros_like(mean))
-
-    new_mean = lax.cond(number % AFRESH == turn, sum_afresh, lambda: new_mean)
+    result, new_mean, held, _ = apply_rule(weights, grads, mean, old, offset, groups)
     if kind.moves:
         move = displacement(result, param, numbers_ref[2], numbers_ref[3] if kind.decays else None)
         result = param + jnp.where(weights.active, move, 0)
@@ -138,6 +124,17 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
         store(refs.result.at[at], result)
         store(refs.new_mean.at[at], new_mean)
 
+        # Last, from memory: nothing of the above need stay in a register for it, which would slow every block down.
+        @pl.when(number % AFRESH == turn)
+        def sum_afresh():
+            if not interpret:
+                plgpu.debug_barrier()  # until all of this block has stored; the interpreter has no threads
+
+            def add(n, total):
+                return total + probs_ref[n] * rows.read(rows.load(refs.new_buffers, n))
+
+            store(refs.new_mean.at[at], lax.fori_loop(0, probs_ref.shape[0], add, jnp.zeros_like(mean)))
+
     for k, refs in enumerate(parameters):
         stores = functools.partial(store_to, refs)
         stores() if count == 1 else pl.when(which == k)(stores)
@@ -146,7 +143,7 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
 class Scalars(NamedTuple):
     """The scalars of one step, laid out for the kernel: made once, shared by all parameters."""
 
-    ids: jax.Array  # int32 [2G + 3], the buffers to read, those to write (N or more: none), turn, step and start
+    ids: jax.Array  # int32 [3G + 3], the buffers to read, to write (N or more: none), clusters; turn, step and start
     values: jax.Array  # float32 [3 + 5G + G²]
     probs: jax.Array  # float32 [N]
 
@@ -160,8 +157,9 @@ def pack(weights: Weights) -> Scalars:
     scalars = (weights.active[None], weights.mean_keep[None], weights.correction[None])
     vectors = (weights.valid, weights.share, weights.rate, weights.mean_old, weights.mean_new)
     values = (*scalars, *vectors, weights.cluster_mean.reshape(-1))
-    numbers = jnp.stack([jnp.asarray(number, jnp.int32) for number in (weights.turn, weights.step, 0)])
-    ids = jnp.concatenate([weights.read_ids, weights.write_ids, numbers])
+    turn = -1 if weights.turn is None else weights.turn
+    numbers = jnp.stack([jnp.asarray(number, jnp.int32) for number in (turn, weights.step, 0)])
+    ids = jnp.concatenate([weights.read_ids, weights.write_ids, weights.clusters, numbers])
     return Scalars(ids, jnp.concatenate([v.astype(jnp.float32) for v in values]), weights.probs.astype(jnp.float32))
 
 
@@ -175,9 +173,8 @@ def _unpack(values: Any, num_groups: int) -> Weights:
     active, mean_keep, correction = values[next(place)] > 0, values[next(place)], values[next(place)]
     valid, share, rate, mean_old, mean_new = [number > 0 for number in vector()], *(vector() for _ in range(4))
     rows = [vector() for _ in range(num_groups)]
-    return Weights(
-        None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new, None, None, None
-    )
+    nothing = (None,) * 4
+    return Weights(None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new, *nothing)
 
 
 def update_in_kernels(
@@ -228,7 +225,7 @@ def _launch(
         flat = jax.ShapeDtypeStruct((size,), one.mean.dtype)
         shapes += [flat, flat, *(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in buffers)]
     results = pl.pallas_call(
-        functools.partial(_kernel, count=len(parameters), kind=kind, block=block),
+        functools.partial(_kernel, count=len(parameters), kind=kind, block=block, interpret=interpret),
         out_shape=shapes,
         grid=(sum(pl.cdiv(one.mean.size, block) for one in parameters),),
         input_output_aliases=aliases,

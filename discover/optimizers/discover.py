@@ -23,6 +23,7 @@ def discover(
     damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
+    buffers: str = "device",
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
     buffered: Mask = None,
@@ -37,7 +38,7 @@ def discover(
       clusters: the clusters and their probabilities.
       beta: β in [0, 1], how long a cluster remembers.
       nu: ν in [0, 1], how much of the step is momentum; 1 is the pure multi-momentum method.
-      damping, damping_clusters, rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
+      damping, damping_clusters, rate, buffer_dtype, buffers, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
         None: all. See docs/notes/digits.md for what the last layers alone bring.
       weight_decay, mask, l2: see `sgd`.
@@ -59,6 +60,7 @@ def discover(
         damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
+        buffers=buffers,
         estimate_probs=estimate_probs,
     )
     return optimizer_from(
@@ -82,6 +84,7 @@ def discover_qhm(
     damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
+    buffers: str = "device",
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
     buffered: Mask = None,
@@ -99,6 +102,7 @@ def discover_qhm(
         damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
+        buffers=buffers,
         estimate_probs=estimate_probs,
         skip_nonfinite=skip_nonfinite,
         buffered=buffered,
@@ -119,6 +123,7 @@ def discover_igt(
     damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
+    buffers: str = "device",
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
     buffered: Mask = None,
@@ -139,6 +144,7 @@ def discover_igt(
         damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
+        buffers=buffers,
         estimate_probs=estimate_probs,
         buffered=buffered,
         weight_decay=weight_decay,
@@ -161,6 +167,7 @@ def discover_adam(
     damping_clusters: int | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
+    buffers: str = "device",
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
     buffered: Mask = None,
@@ -190,7 +197,7 @@ def discover_adam(
         0.9 on top of β = 0.95 was worse at every learning rate that we tried (`docs/adam.md`).
       beta2: β₂ in [0, 1], how long Adam remembers the squares.
       eps: ε, added to the root of the squares.
-      damping, damping_clusters, rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
+      damping, damping_clusters, rate, buffer_dtype, buffers, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
         None: all. See docs/notes/digits.md for what the last layers alone bring.
       weight_decay, mask, l2: see `sgd`.
@@ -215,6 +222,7 @@ def discover_adam(
         damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
+        buffers=buffers,
         estimate_probs=estimate_probs,
     )
     return optimizer_from(

@@ -98,6 +98,7 @@ def discover_muon(
     matrix_dtype: DTypeLike | None = None,
     rate: str = "proportional",
     buffer_dtype: DTypeLike | None = None,
+    buffers: str = "device",
     estimate_probs: bool = False,
     skip_nonfinite: bool = False,
     buffered: Mask = None,
@@ -117,7 +118,7 @@ def discover_muon(
       nu: ν in [0, 1], how much of the direction is momentum.
       damping, damping_clusters: see `scale_by_discover`.
       beta2, eps, labels, matrix_dtype: see `muon`.
-      rate, buffer_dtype, estimate_probs, skip_nonfinite: see `scale_by_discover`.
+      rate, buffer_dtype, buffers, estimate_probs, skip_nonfinite: see `scale_by_discover`.
       buffered: which parameters have a buffer for each cluster, chosen as by `mask`; the others share one momentum.
         None: all. See docs/notes/digits.md for what the last layers alone bring.
       weight_decay, mask, l2: see `sgd`.
@@ -142,6 +143,7 @@ def discover_muon(
         damping_clusters=damping_clusters,
         rate=rate,
         buffer_dtype=buffer_dtype,
+        buffers=buffers,
         estimate_probs=estimate_probs,
     )
     return optimizer_from(

@@ -23,6 +23,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from discover.gpu.host_memory import is_on_host
 from discover.quantized import BLOCK, Quantized, is_quantized
 
 
@@ -233,7 +234,7 @@ class Slices:
                 if leaf.path and tuple(path[-len(leaf.path) :]) != leaf.path:
                     continue
                 if is_quantized(value):
-                    return Quantized(*[NamedSharding(self.mesh, self.spec(leaf, leading=1))] * 2)
+                    return Quantized(*(NamedSharding(self.mesh, self.spec(leaf, jnp.ndim(x) - 1)) for x in value))
                 shape, whole = jnp.shape(value), (self.global_length(leaf), *leaf.slice_shape[1:])
                 if len(shape) >= len(whole) and shape[len(shape) - len(whole) :] == whole:
                     return NamedSharding(self.mesh, self.spec(leaf, leading=len(shape) - len(whole)))
@@ -280,6 +281,8 @@ class Slices:
 
 def slice_multiple(state: Any) -> int:
     """Of what the slices of an optimizer with such a state are a multiple: 8-bit buffers come in blocks."""
+    if any(map(is_on_host, jax.tree.leaves(state, is_leaf=is_on_host))):
+        raise ValueError("buffers on the host cannot be cut over devices: buffers must be 'device', got 'host'")
     return BLOCK if any(map(is_quantized, jax.tree.leaves(state, is_leaf=is_quantized))) else 1
 
 

@@ -62,7 +62,9 @@ def name(label: str) -> str:
     ('Discover-QHM, mapped', 'Discover, β = 0.95, ν = 0.9')
     """
     optimizer, _, variant = label.partition("-")
-    title = OPTIMIZERS[optimizer].label if optimizer in OPTIMIZERS else optimizer
+    if optimizer not in OPTIMIZERS:
+        return label
+    title = OPTIMIZERS[optimizer].label
     if "=" in variant:
         variant = variant.replace(" ", ", ").replace("beta1=", "β₁ = ").replace("beta=", "β = ").replace("nu=", "ν = ")
     variant = VARIANTS.get(variant, variant)

@@ -79,6 +79,23 @@ def grid(record: str, down: str, across: str) -> str:
     return table((FACETS[down], *titles), lines, "-" + "r" * len(heads))
 
 
+def contenders(*records: str) -> str:
+    """A line for each optimizer of a tournament, a column for each setting; the best of a column is bold.
+
+    The optimizers are in the order of the first column; one that a record lacks has an empty cell there.
+    """
+    found = [{one["label"]: one for one in load(record)["rows"]} for record in records]
+    first = sorted(found[0].values(), key=lambda one: -one["test_accuracy"]["mean"])
+    labels = dict.fromkeys([*(one["label"] for one in first), *(label for column in found for label in column)])
+    best = [max(column.values(), key=lambda one: one["test_accuracy"]["mean"])["label"] for column in found]
+    lines = []
+    for label in labels:
+        cells = [percent(column[label]["test_accuracy"]) if label in column else "" for column in found]
+        lines.append((name(label), *(bold(cell, label == top) for cell, top in zip(cells, best))))
+    heads = [load(record)["title"] for record in records]
+    return table(("optimizer", *heads), lines, "-" + "r" * len(records))
+
+
 def speeds(record: str) -> str:
     """Steps a second of every optimizer, and for each of momentum's."""
     found = load(record)["rows"]
@@ -181,5 +198,7 @@ def short(value: float) -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     one.__name__: one
-    for one in (rows, comparison, grid, speeds, torch_speeds, torch_agreement, updates, gains, steady_states)
-}
+    for one in (
+        rows, comparison, grid, contenders, speeds, torch_speeds, torch_agreement, updates, gains, steady_states,
+    )
+}  # fmt: skip

@@ -124,7 +124,7 @@ def remarks(record: dict[str, Any]) -> list[str]:
     lines = []
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]
     if edge:
-        lines.append(f"[yellow]At the edge of the grid of learning rates:[/yellow] {', '.join(edge)}.")
+        lines.append(f"[yellow]Best at the edge of the grid (--learning-rates widens it):[/yellow] {', '.join(edge)}.")
     best, plain, control = headline_rows(record["rows"])
     share = won_back(best, plain, control) if best and plain else None
     if best and plain and share and share > 0:

@@ -87,7 +87,7 @@ def diagnose(
         figures = [path, *write_diagnosis_figure(path, folder.path)]
     if json_file != "-":
         place = shlex.quote(what) if config_file is None and what else f"--config {shlex.quote(str(config_file))}"
-        _show(result, figures, " ".join([place, *(f"--set {shlex.quote(text)}" for text in overrides)]))
+        _show(result, figures, " ".join(filter(None, (place, options.typed(overrides)))))
     if save_clusters is not None:
         from discover.lab.experiments.diagnose.find_clusters import find_clusters
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions

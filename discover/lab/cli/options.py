@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -209,6 +210,27 @@ def as_overrides(
     if data is not None:
         result.append(f"data.path={data}")
     return [*result, *(settings or [])]
+
+
+TYPED = {"layout": "data.layout", "label": "data.label", "image-size": "data.size"}
+TYPED |= {"on-bad-image": "data.on_bad_image", "clusters": "clusters.by"}
+"""Options that have a shorter name than ``--set KEY``."""
+
+
+def typed(overrides: Sequence[str]) -> str:
+    """What is set, as one would type it.
+
+    >>> typed(["data.label=ill", "clusters.by=column", "clusters.column=site", "training.steps=9"])
+    '--label ill --clusters site --set training.steps=9'
+    """
+    short, words = {key: option for option, key in TYPED.items()}, []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key == "clusters.column" and "clusters.by=column" in overrides:
+            words.append(f"--clusters {shlex.quote(value)}")
+        elif text != "clusters.by=column":
+            words.append(f"--{short[key]} {shlex.quote(value)}" if key in short else f"--set {shlex.quote(text)}")
+    return " ".join(words)
 
 
 def split_list(text: str | None) -> list[str] | None:

@@ -20,7 +20,7 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[RESULT]...",
-            help="results-a … results-h, theory, variance, advice, or all; results-h/text is one panel.",
+            help="results-a … results-k, theory, variance, advice, gains, or all; results-h/text is one panel.",
         ),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
@@ -59,7 +59,7 @@ def reproduce(
         return
     if not names:
         raise CommandError(f"say which result: {', '.join((*RESULTS, *OTHERS))} or all (see --list)")
-    wanted = [*RESULTS, *OTHERS] if "all" in names else names
+    wanted = [row["name"] for row in listing(scale) if row["panels"] is not None] if "all" in names else names
     for name in wanted:
         choose("result", name.partition("/")[0], (*RESULTS, *OTHERS))
     directory = out or Path("runs") / f"reproduce-{scale}"
@@ -79,21 +79,29 @@ def reproduce(
 
 
 def listing(scale: str) -> list[dict[str, Any]]:
-    """Every result with its panels: how many rows, and how many trainings where none is there yet."""
+    """Every result with its panels: how many rows, and how many trainings where none is there yet.
+
+    The panels are None where a result cannot be trained here; the question then says why.
+    """
+    from discover.lab.experiments.config.config import ConfigError
     from discover.lab.experiments.reproduce.results import RESULTS, get_result
 
     rows: list[dict[str, Any]] = []
     for name, question in RESULTS.items():
-        panels = [
-            {"name": panel.name, "title": panel.title, "rows": len(panel.rows), "trainings": panel.num_trainings}
-            for panel in get_result(name, scale).panels
-        ]
-        rows.append({"name": name, "question": question, "panels": panels})
+        try:
+            panels = [
+                {"name": panel.name, "title": panel.title, "rows": len(panel.rows), "trainings": panel.num_trainings}
+                for panel in get_result(name, scale).panels
+            ]
+        except ConfigError as error:
+            rows.append({"name": name, "question": f"{question} ({error})", "panels": None})
+        else:
+            rows.append({"name": name, "question": question, "panels": panels})
     return [*rows, *({"name": name, "question": question, "panels": []} for name, question in OTHERS.items())]
 
 
 def _line(row: dict[str, Any]) -> tuple[str, str]:
-    panels = "; ".join(f"{p['name']}: {p['rows']} rows, {p['trainings']} trainings" for p in row["panels"])
+    panels = "; ".join(f"{p['name']}: {p['rows']} rows, {p['trainings']} trainings" for p in row["panels"] or ())
     return row["name"], row["question"] + (f" [dim]({panels})[/dim]" if panels else "")
 
 
@@ -109,8 +117,6 @@ def _run(
     redraw: bool,
     quiet: bool,
 ) -> list[dict[str, Any]]:
-    from discover.lab.experiments.config.config import DataConfig
-    from discover.lab.experiments.reproduce.find_data import find_data
     from discover.lab.experiments.reproduce.results import get_result
 
     overrides = options.as_overrides(settings, None)
@@ -121,7 +127,6 @@ def _run(
         if name not in OTHERS
     }
     shown = [text for text in overrides if not text.startswith("data.path=")]
-    cifar = None if data is None else find_data(DataConfig("cifar10"), data)
     programs: dict[str, Any] = {}
     found: list[dict[str, Any]] = []
     began = time.monotonic()
@@ -134,7 +139,7 @@ def _run(
             continue
         if name in OTHERS:
             with stoppable(directory):
-                found.append(run_other(name, directory, quick=scale == "digits", data=cifar, say=say))
+                found.append(run_other(name, directory, quick=scale == "digits", data=data, say=say))
             continue
         from discover.lab.experiments.reproduce.train import reproduce as run_result
 

@@ -129,8 +129,10 @@ def _show(
     test, count = best["test_accuracy"], len(record["seeds"])
     reached = f"{100 * test['mean']:.1f} ± {100 * test['std']:.1f} %" if test["mean"] is not None else "diverged"
     console.print(f"winner: trial {best['number']}; test accuracy, looked at once: {reached} (n = {count})")
-    same = "".join(f"--set {shlex.quote(text)} " for text in overrides)  # as what was swept
-    line = f"discover train {setting} --optimizer {search.optimizer} {same}{best['set_line']}"
+    same = options.typed(overrides)  # as what was swept
+    line = " ".join(
+        filter(None, ("discover train", setting, f"--optimizer {search.optimizer}", same, best["set_line"]))
+    )
     console.print(line, markup=False, soft_wrap=True)
     if figures:
         console.print(f"figure: {figures[0]}", markup=False)

@@ -12,7 +12,8 @@ The last factor is the noise that the buffers themselves keep when each visit mo
 where there is nothing between clusters to remove. A step contains it as $buffer_n − \bar g$, which takes away the part
 Σ p_n² that is common to both. The factor is for ν = 0, clusters of equal probability and a stationary problem (a
 simulation agrees); for other ν it is an approximation. $V_{plain}$ is for clusters drawn independently; for other
-batches the noise is measured (`composed_batch_noise`). Along a whole training run much less than r is won, since
+batches the noise is measured (`composed_batch_noise`), and for the ratio that of momentum's average: clusters that take
+turns leave less of it than of a single batch's. Along a whole training run much less than r is won, since
 buffers lag behind and noise matters least at the start: the *expected gain* is $r^{0.3}$, an exponent fitted to runs on
 digits (`docs/diagnostics.md`). Its order is what counts.
 
@@ -32,6 +33,8 @@ from discover.lab.diagnostics.variance import Estimate
 __all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "noise_ratio", "recommend"]
 
 BETA = NU = 0.95
+MEMORY = 0.9
+"""β of the Momentum that the expected gain is over."""
 CALIBRATION = 0.3
 HELPS, DEPENDS = 1.5, 1.15
 """Expected gains from which the advice says "use it" and "try it"."""
@@ -91,6 +94,7 @@ class Candidate:
       probs: the clusters' probabilities; equal ones if None.
       noises: by stage the noise of batches that draw their clusters otherwise than independently, see
         `composed_batch_noise`; None for independent ones, which have a formula.
+      averaged: by stage the noise that momentum leaves of them; None where it is that of a batch.
     """
 
     name: str
@@ -98,6 +102,7 @@ class Candidate:
     estimates: Mapping[str, Estimate]
     probs: Sequence[float] | None = None
     noises: Mapping[str, NoiseEstimate] | None = None
+    averaged: Mapping[str, BatchNoise] | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,7 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
         pure = estimated_batch_noise(estimate, num_groups=groups, group_size=size)
         if candidate.noises is not None:
             pure = candidate.noises[stage]
+        left = pure.noise if candidate.averaged is None else candidate.averaged[stage]
         mixed = estimated_batch_noise(estimate, num_groups=groups, group_size=size, composition="shuffled")
         stages[stage] = {
             **{name: asdict(getattr(estimate, name)) for name in ("in_cluster", "between_cluster", "mean_square")},
@@ -182,7 +188,7 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
             "shuffled_share": mixed.between_share.value,
             "shuffled_noise": mixed.noise.total,
             "shuffled": asdict(mixed),
-            "noise_ratio": (ratio := noise_ratio(estimate, pure.noise, setting.visit_rate, square_sum)),
+            "noise_ratio": (ratio := noise_ratio(estimate, left, setting.visit_rate, square_sum)),
             "gain": expected_gain(ratio),
         }
     last = stages[next(reversed(stages))]

@@ -6,6 +6,7 @@ Momentum so much, and what the advisor predicts from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -190,6 +191,7 @@ def composed_batch_noise(
     probs: ArrayLike | None = None,
     *,
     cluster_sizes: ArrayLike | None = None,
+    memory: float = 0.0,
     bootstrap: int = 200,
     seed: int = 0,
 ) -> NoiseEstimate:
@@ -208,6 +210,9 @@ def composed_batch_noise(
       probs: the clusters' probabilities; their shares of the sample if None.
       cluster_sizes: `[N]` sizes of the whole clusters, where the sample was taken from them without replacement;
         None treats the clusters as endless.
+      memory: β of a momentum over the batches, in this order: the between-cluster part is then that of the momentum, in
+        units of a batch, $(1 + β)/(1 − β)$ times as much. So it is what it was where clusters are drawn independently,
+        and less where they take turns, since a momentum holds them all.
       bootstrap: resamples (within clusters) behind the intervals; 0 leaves them empty (low = high = value).
       seed: of the resampling.
     """
@@ -216,13 +221,25 @@ def composed_batch_noise(
     ids = check_ids(cluster_ids, k.shape[0], len(p))
     members = count_members(ids, p, 2)
     share = _shares(drawn, len(p))
-    apart = share - p
+    apart = _remembered(share - p, memory)
     second, mean = apart.T @ apart / len(apart), share.mean(axis=0)
     values, around = unbiased_parts(k, ids, p, members, second, mean, cluster_sizes, bootstrap, seed)
     size = np.asarray(drawn).shape[1] * group_size
     inside, between = float(values[0]) / size, float(values[1])
     again = around[0] / size, around[1]
     return _with_intervals((inside, between, inside + between), (*again, again[0] + again[1]))
+
+
+def _remembered(apart: Floats, memory: float) -> Floats:
+    """A momentum of rows [T, N] with β = `memory`, scaled so that independent rows keep their variance."""
+    if not 0 <= memory < 1:
+        raise ValueError(f"memory must be in [0, 1), got {memory}")
+    averages, average = [], np.zeros(apart.shape[1])
+    for row in apart:
+        average = memory * average + (1 - memory) * row
+        averages.append(average)
+    begun = min(len(apart) // 2, math.ceil(3 / (1 - memory))) if memory else 0  # until the zeros are forgotten
+    return np.array(averages[begun:]) * math.sqrt((1 + memory) / (1 - memory))
 
 
 def measured_batch_noise(

@@ -21,6 +21,8 @@ from discover import group_value_and_grad
 __all__ = ["GradientRows", "last_layer", "project_rows", "projection"]
 
 Select = Callable[[str], bool]
+MOST_AT_ONCE = 2**27
+"""Numbers of the gradients that exist at once: half a gigabyte."""
 
 
 def last_layer(path: str) -> bool:
@@ -36,7 +38,7 @@ class GradientRows:
       params: where the gradient is taken.
       features: length of a row; longer gradients are projected to it. None keeps all parameters.
       select: which parameters count, by their path (`"layers/0/kernel"`); None means all.
-      chunk: examples worked on at once.
+      chunk: the most examples worked on at once; fewer where the network is large.
       seed: of the projection.
 
     Example:
@@ -65,7 +67,8 @@ class GradientRows:
         length = sum(math.prod(np.shape(leaf)) for (_, leaf), kept in zip(named, keep) if kept)
         if not length:
             raise ValueError(f"no parameter is selected; there are {', '.join(paths) or 'none'}")
-        self.chunk = chunk
+        whole = sum(math.prod(np.shape(leaf)) for _, leaf in named)
+        self.chunk = chunk = max(1, min(chunk, MOST_AT_ONCE // whole))
         self.num_parameters = length
         self.features = length if features is None else min(features, length)
         self._params = params

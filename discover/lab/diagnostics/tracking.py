@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from discover import DiscoverState
+from discover.gpu.host_memory import is_on_host
 from discover.optimizers.plain import QhmState
 from discover.quantized import all_values
 
@@ -51,6 +52,8 @@ def find_buffers(opt_state: Any) -> _Buffers:
 
     for node in jax.tree.leaves(opt_state, is_leaf=known):
         if isinstance(node, DiscoverState):
+            if is_on_host(node.buffers):
+                raise ValueError("to track the variance optimizer.buffers must be 'device', got 'host'")
             if jax.tree.leaves(node.buffers)[0].shape[0] == 1:  # one buffer for everything: that is momentum
                 return _Buffers(None, node.mean)
             return _Buffers(all_values(node.buffers, node.mean), node.mean)

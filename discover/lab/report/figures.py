@@ -116,6 +116,7 @@ def _last_step(axes: Axes, runs: Sequence[RunRecord], styles: dict[str, Style], 
     if quantity == "accuracy":
         axes.set_ylim(0, 108)
         axes.set_yticks(range(0, 101, 20))
+    axes.margins(y=0.1)  # room for the numbers
     axes.grid(False, axis="x")
     axes.tick_params(length=0)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from discover.lab.records import read_json
 from discover.lab.report import load_report, write_report
 from discover.lab.report.load import facts_line
-from discover.lab.report.plotting import draw_bar, save_figure, set_title, styled
-from discover.lab.report.style import series_name, series_styles
+from discover.lab.report.plotting import INK, draw_bar, save_figure, set_title, styled
+from discover.lab.report.style import is_clustered, optimizer_of, series_name, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,6 +131,30 @@ def _grid(record: dict[str, Any]) -> Figure:
     return figure
 
 
+def _ranking(record: dict[str, Any]) -> Figure:
+    """Bars that lie down, the best on top, so that many names can be read."""
+    import matplotlib.pyplot as plt
+
+    known = [(row, *_percent(row)) for row in record["rows"]]
+    ranked = sorted(((mean, std or 0.0, row) for row, mean, std in known if mean is not None), key=lambda one: one[0])
+    styles = series_styles([row["label"] for _, _, row in ranked])
+    figure, axes = plt.subplots(figsize=(6.8, 1.4 + 0.27 * len(ranked)), layout="constrained")
+    for at, (mean, std, row) in enumerate(ranked):
+        ours = is_clustered(row) and optimizer_of(row["label"]) is not None
+        axes.barh(at, mean, height=0.66, zorder=2, color="#D55E00" if ours else "#9FB4C7")
+        axes.errorbar(mean, at, xerr=std, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3, zorder=4)
+        axes.annotate(
+            f"{mean:.1f}", (mean + std, at), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5,
+            fontweight="bold" if ours else "normal",
+        )  # fmt: skip
+    axes.set_yticks(range(len(ranked)), [styles[row["label"]].name for _, _, row in ranked], fontsize=9)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("test accuracy (%); orange: ours")
+    axes.grid(False, axis="y")
+    _finish(axes, record)
+    return figure
+
+
 def _drift(record: dict[str, Any]) -> Figure:
     import matplotlib.pyplot as plt
 
@@ -156,6 +180,7 @@ _PAINTERS: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "structures": _structures,
     "groups": _groups,
     "grid": _grid,
+    "ranking": _ranking,
 }
 """By what a panel's record says, where it is no plain comparison."""
 

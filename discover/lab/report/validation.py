@@ -1,4 +1,4 @@
-"""The figure of the advice's validation: expected against measured gain, one point for every setting."""
+"""Figures of the advice's validation: expected against measured gain, one point for every setting."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from discover.lab.report.plotting import save_figure, styled
+from discover.registry import OPTIMIZERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,3 +72,48 @@ def _panel(axes: Axes, name: str, record: dict[str, Any]) -> None:
     note = f"n = {len(rows)} settings, {seeds} seeds each; {record['examples']:,} examples {shape}, "
     note += f"{record['model']['name']}; {record['device'].upper()}, jax {record['jax']}"
     axes.text(0.0, -0.13, note, transform=axes.transAxes, fontsize=7.5, color="#5b6270", va="top")
+
+
+def write_gains_figure(record: dict[str, Any], directory: Path) -> list[Path]:
+    """Draws `gains`: expected against measured gain in every setting of our results, each over its own baseline."""
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(row["data"] for row in record["rows"]))
+    markers = dict(zip(names, "osD^vP*X"))
+    with styled():
+        figure, axes = plt.subplots(figsize=(6.6, 5.2), layout="constrained")
+        for row in record["rows"]:
+            entry, x = OPTIMIZERS[row["optimizer"]], row["predicted"]
+            axes.plot([x, x], [row["measured_low"], row["measured_high"]], color=entry.color, linewidth=1.0, alpha=0.6)
+            axes.plot(
+                x, row["measured"], marker=markers.get(row["data"], "."), linestyle="", color=entry.color, markersize=7,
+                fillstyle="none" if row["composition"] == "balanced" else "full", markeredgewidth=1.4, alpha=0.9,
+            )  # fmt: skip
+        axes.axhline(1.0, color="#9aa1ab", linewidth=1, zorder=0)
+        axes.axvline(1.0, color="#9aa1ab", linewidth=1, zorder=0)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for ticks, limits in ((axes.set_xticks, axes.get_xlim()), (axes.set_yticks, axes.get_ylim())):
+            shown = [tick for tick in _TICKS if limits[0] <= tick <= limits[1]]
+            ticks(shown, [f"{tick:g}" for tick in shown])
+        axes.minorticks_off()
+        for name, own in record["families"].items():
+            entry = OPTIMIZERS[name]
+            label = f"{entry.label} over {OPTIMIZERS[entry.baseline or ''].label}: {_correlation(own)}"
+            axes.plot([], [], "o", color=entry.color, label=label)
+        for name, marker in markers.items():
+            axes.plot([], [], marker, color=_INK, linestyle="", label=name)
+        axes.plot([], [], "o", color=_INK, fillstyle="none", linestyle="", label="clusters in turn")
+        axes.set_xlabel("expected gain: times fewer steps than Momentum")
+        axes.set_ylabel("measured gain: odds to be right, over the baseline's")
+        axes.set_title(f"All {len(record['rows'])} comparisons: {_correlation(record)}", fontsize=10)
+        figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=2)
+        return save_figure(figure, directory, "gains")
+
+
+def _correlation(found: dict[str, Any]) -> str:
+    """The rank correlation with its interval; nothing to tell where there is none."""
+    ends = [found.get(f"rank_correlation{end}") for end in ("", "_low", "_high")]
+    if any(end is None for end in ends):
+        return "too few for a rank correlation"
+    return f"rank correlation {ends[0]:.2f} [{ends[1]:.2f}, {ends[2]:.2f}]"

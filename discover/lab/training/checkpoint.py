@@ -26,7 +26,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from discover.lab.training.errors import RunError, is_disk_full, is_out_of_memory
-from discover.lab.training.fingerprint import Lengths, fingerprint, fingerprint_of_file
+from discover.lab.training.fingerprint import Lengths, fingerprint, fingerprint_of_file, is_on_host
 
 
 class Checkpoints:
@@ -296,13 +296,15 @@ def to_read(stored: tuple[int, ...], wanted: Any) -> jax.ShapeDtypeStruct:
         shape = stored
         if isinstance(sharding, NamedSharding):
             sharding = NamedSharding(sharding.mesh, PartitionSpec())
+    if sharding is not None and is_on_host(wanted):  # what the storage reads to there jax takes for a device's
+        sharding = sharding.with_memory_kind("device")
     return jax.ShapeDtypeStruct(shape, wanted.dtype, sharding=sharding)
 
 
 def as_wanted(array: jax.Array, wanted: Any) -> jax.Array:
     """The array with the shape that is wanted: with zeros at the end where slices are longer, or reshaped."""
     if array.shape == tuple(wanted.shape):
-        return array
+        return jax.device_put(array, wanted.sharding) if is_on_host(wanted) else array
     missing = math.prod(wanted.shape) - array.size
     if missing:
         same = next(i for i, (a, b) in enumerate(zip((*array.shape, 0), wanted.shape)) if a != b)

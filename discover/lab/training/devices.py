@@ -20,9 +20,12 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from discover.gpu.host_memory import is_on_host
 from discover.lab.data.limits import free_memory
 from discover.lab.training.errors import RunError
+from discover.quantized import BLOCK, WORD, is_quantized
 from discover.sharding import Slices
+from discover.sharding.slices import slice_multiple
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,11 +120,17 @@ class Devices:
     def shardings(self, state: TrainState) -> TrainState:
         """Parameters whole everywhere, the optimizer's state in slices."""
         if not self.several:
-            return jax.tree.map(lambda _: self.whole, state)
-        slices = self._slices(state.params)
+            return jax.tree.map(self._whole, state, is_leaf=is_on_host)
+        slices = self._slices(state)
         return state._replace(
             params=jax.tree.map(lambda _: self.whole, state.params), opt_state=slices.shardings(state.opt_state)
         )
+
+    def _whole(self, part: Any) -> Any:
+        """Where a part of the state lies that is not cut: beside the parameters, or in the host's memory."""
+        if is_on_host(part):
+            return jax.tree.map(lambda _: self.whole.with_memory_kind("pinned_host"), part)
+        return self.whole
 
     def like(self, state: TrainState) -> TrainState:
         """Shapes with shardings: says where each array goes when a state is restored."""
@@ -131,7 +140,7 @@ class Devices:
 
     def memory(self, state: TrainState) -> tuple[int, int]:
         """The bytes that a state takes on a device, and those that are free there."""
-        leaves = jax.tree.leaves(self.like(state))
+        leaves = [one for one in jax.tree.leaves(self.like(state)) if one.sharding.memory_kind != "pinned_host"]
         need = sum(math.prod(one.sharding.shard_shape(one.shape)) * one.dtype.itemsize for one in leaves)
         own = self.mesh.local_devices
         known = own[0].memory_stats() or {}
@@ -146,18 +155,21 @@ class Devices:
         """
         if not self.several:
             return None
-        sizes = {leaf.path: leaf.size for leaf in self._slices(state.params).leaves}
+        sizes = {leaf.path: leaf.size for leaf in self._slices(state).leaves}
         result: list[tuple[int, int] | None] = []
-        for path, sharding in jax.tree_util.tree_flatten_with_path(self.shardings(state))[0]:
-            axis = len(sharding.spec) - 1  # of the slices: the last one that a spec names
+        found, _ = jax.tree_util.tree_flatten_with_path(self.shardings(state), is_leaf=is_quantized)
+        for path, shardings in found:
             owner = max((p for p in sizes if not p or tuple(path[-len(p) :]) == p), key=len, default=None)
-            result.append(None if axis < 0 or owner is None else (axis, sizes[owner]))
+            parts = zip(shardings, (WORD, BLOCK)) if is_quantized(shardings) else [(shardings, 1)]
+            for sharding, numbers in parts:
+                axis = len(sharding.spec) - 1  # of the slices: the last one that a spec names
+                result.append(None if axis < 0 or owner is None else (axis, -(-sizes[owner] // numbers)))
         return tuple(result)
 
-    def _slices(self, params: Any) -> Slices:
-        """Slices of one member's parameters, given those of all."""
-        one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
-        return Slices(one, self.mesh, AXIS)
+    def _slices(self, state: TrainState) -> Slices:
+        """Slices of one member's parameters, given the state of all."""
+        one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), state.params)
+        return Slices(one, self.mesh, AXIS, multiple=slice_multiple(state.opt_state))
 
     # -- inside of compiled code --------------------------------------------------------------------------------------
 

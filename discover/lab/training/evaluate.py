@@ -1,19 +1,41 @@
-"""Loss and accuracy on a whole split."""
+"""Loss and accuracy on a whole split, and at which parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from discover import igt_eval_params
 from discover.lab.training.devices import Devices
 from discover.lab.training.step import StepMetrics, by_example
 
 Evaluate = Callable[[Any, jax.Array, jax.Array], StepMetrics]
 """``evaluate(params, images, labels)``."""
+
+
+@runtime_checkable
+class JudgedElsewhere(Protocol):
+    """A part of an optimizer's state, anywhere in it, that knows where to evaluate: at an average, for one."""
+
+    def eval_params(self, params: Any) -> Any:
+        """The parameters to evaluate, from those in training."""
+        ...
+
+
+def judged_elsewhere(opt_state: Any) -> list[JudgedElsewhere]:
+    """The parts of the state that know better than the parameters in training; IGT's is not among them."""
+    nodes = jax.tree.leaves(opt_state, is_leaf=lambda part: isinstance(part, JudgedElsewhere))
+    return [node for node in nodes if isinstance(node, JudgedElsewhere)]
+
+
+def eval_params(opt_state: Any, params: Any) -> Any:
+    """The parameters by which one member is to be judged: as its optimizer's state says, or those in training."""
+    own = judged_elsewhere(opt_state)
+    return own[0].eval_params(params) if own else igt_eval_params(opt_state, params)
 
 
 def make_evaluate(

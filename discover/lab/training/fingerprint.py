@@ -15,6 +15,9 @@ import orbax.checkpoint as ocp
 READ_TOGETHER = 256 << 20
 """Bytes that are read back from a disk at a time."""
 
+WORDS_TOGETHER = 1 << 24
+"""Words that are added up at a time on the host."""
+
 Lengths = tuple[tuple[int, int] | None, ...] | None
 """For each leaf of a state the axis that is cut into slices and its true length (None: whole); None if none is cut."""
 
@@ -35,7 +38,17 @@ def fingerprint(tree: Any, lengths: Lengths = None) -> list[int]:
         False
     """
     leaves = jax.tree.leaves(tree)
-    return [int(x) for x in np.asarray(_fingerprint(leaves, lengths or (None,) * len(leaves)))]
+    each = list(zip(leaves, lengths or (None,) * len(leaves)))
+    on_device = [(leaf, length) for leaf, length in each if not is_on_host(leaf)]
+    found = iter(np.asarray(_fingerprint([leaf for leaf, _ in on_device], tuple(length for _, length in on_device))))
+    return [
+        fingerprint_on_host(np.asarray(leaf), length) if is_on_host(leaf) else int(next(found)) for leaf, length in each
+    ]
+
+
+def is_on_host(leaf: Any) -> bool:
+    """Whether an array lies, or is to lie, in the host's memory beside a device."""
+    return getattr(getattr(leaf, "sharding", None), "memory_kind", None) == "pinned_host"
 
 
 def fingerprint_on_host(leaf: np.ndarray, length: tuple[int, int] | None = None) -> int:
@@ -48,9 +61,13 @@ def fingerprint_on_host(leaf: np.ndarray, length: tuple[int, int] | None = None)
     if length is not None:
         leaf = np.take(leaf, range(length[1]), axis=length[0])
     unsigned = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}[leaf.dtype.itemsize]
-    words = np.ascontiguousarray(leaf).reshape(-1).view(unsigned).astype(np.uint32)
-    places = np.arange(len(words), dtype=np.uint32)
-    return int(np.sum(words * (places * np.uint32(2654435762) + np.uint32(1)), dtype=np.uint32))
+    words = np.ascontiguousarray(leaf).reshape(-1).view(unsigned)
+    total = 0
+    for first in range(0, len(words), WORDS_TOGETHER):
+        some = words[first : first + WORDS_TOGETHER].astype(np.uint32)
+        places = (np.arange(len(some)) + first).astype(np.uint32)
+        total += int(np.sum(some * (places * np.uint32(2654435762) + np.uint32(1)), dtype=np.uint32))
+    return total % 2**32
 
 
 def fingerprint_of_file(state: Path, lengths: Lengths) -> list[int]:
@@ -88,4 +105,5 @@ def _fingerprint(leaves: list[jax.Array], lengths: tuple[tuple[int, int] | None,
         places = jax.lax.iota(jnp.uint32, words.shape[0])
         return jnp.sum(words * (places * jnp.uint32(2654435762) + jnp.uint32(1)), dtype=jnp.uint32)
 
-    return jnp.stack([one(leaf, length) for leaf, length in zip(leaves, lengths)])
+    sums = [one(leaf, length) for leaf, length in zip(leaves, lengths)]
+    return jnp.stack(sums) if sums else jnp.zeros(0, jnp.uint32)

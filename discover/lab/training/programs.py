@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from discover import igt_eval_params
 from discover.lab.training.devices import AXIS, Devices
-from discover.lab.training.evaluate import Evaluate
+from discover.lab.training.errors import RunError
+from discover.lab.training.evaluate import Evaluate, eval_params, judged_elsewhere
 from discover.lab.training.step import Hyper, MakeOptimizer, Step, StepBatch, StepMetrics, TrainState
 from discover.sharding import sharded_eval_params
 
@@ -149,14 +149,19 @@ class Programs:
 
             return over_members(mode, one, (state.opt_state, state.params))
 
+        def judged(state: TrainState) -> Any:
+            return over_members(mode, eval_params, (state.opt_state, state.params))
+
         self._start = Compiled(start)
         self._advance = Compiled(advance, donate_argnums=0)
         self._gather = Compiled(gather, out_shardings=devices.whole)
+        self._judged = Compiled(judged)
 
     @property
     def compile_seconds(self) -> float:
         """Time spent compiling so far, here and for the shared part."""
-        programs = (self._start, self._advance, self._gather, self._model.start, self._model.evaluate)
+        own = (self._start, self._advance, self._gather, self._judged)
+        programs = (*own, self._model.start, self._model.evaluate)
         return sum(program.seconds for program in programs)
 
     def start(self, members: Members) -> TrainState:
@@ -175,12 +180,16 @@ class Programs:
         return self._advance.prepare(state, members, batches, images, np.int32(0), np.int32(0))
 
     def evaluate(self, state: TrainState, images: jax.Array, labels: jax.Array) -> StepMetrics:
-        """Returns loss and accuracy [M] on a split, at IGT's true parameters or everyone else's own."""
+        """Returns loss and accuracy [M] on a split, at the parameters that :meth:`eval_params` says."""
         return self._model.evaluate(self.eval_params(state), images, labels)
 
     def eval_params(self, state: TrainState) -> Any:
         """Returns the parameters that the state means to be judged by, leaves [M, ...]."""
-        return self._gather(state) if self._devices.several else igt_eval_params(state.opt_state, state.params)
+        if not judged_elsewhere(state.opt_state):
+            return self._gather(state) if self._devices.several else eval_params(state.opt_state, state.params)
+        if self._devices.several:
+            raise RunError("an optimizer that is judged elsewhere than at its parameters trains on one device only")
+        return self._judged(state)
 
     def abstract_state(self, members: Members) -> TrainState:
         """Returns the shapes and types of the state, without computing it."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discover.lab.diagnostics.embeddings import StreamingKMeans, cluster_stream
-from discover.lab.diagnostics.gradients import GradientRows, _projection, last_layer
+from discover.lab.diagnostics.gradients import GradientRows, last_layer, projection
 
 PARAMS = {"layers": [{"kernel": jnp.ones((4, 6)) * 0.3}], "head": {"kernel": jnp.ones((6, 3)) * 0.2}}
 
@@ -50,11 +50,11 @@ def test_last_layer_selects_the_head():
     np.testing.assert_allclose(rows(batch(4)), full[:, :18], rtol=1e-5)
 
 
-def test_projection_keeps_inner_products_on_average_over_its_seed():
+def testprojection_keeps_inner_products_on_average_over_its_seed():
     data = batch(3)
     full = GradientRows(loss, PARAMS, chunk=3)(data)
     wanted = full @ full.T
-    projected = [np.asarray(_projection(42, 10, seed)(full)) for seed in range(300)]
+    projected = [np.asarray(projection(42, 10, seed)(full)) for seed in range(300)]
     found = [rows @ rows.T for rows in projected]
     error = np.std(found, axis=0) / np.sqrt(len(found))
     assert np.all(np.abs(np.mean(found, axis=0) - wanted) < 5 * error + 1e-6)

@@ -170,6 +170,24 @@ def test_noise_of_composed_batches_is_exact_where_the_sample_is_everything():
     assert found.total.low == found.total.high == found.total.value  # nothing is left to chance
 
 
+def test_a_momentum_over_clusters_in_turn_holds_them_all_and_over_independent_ones_keeps_their_noise():
+    x, ids = population(apart=0.5)
+    sizes, even, memory = np.bincount(ids), np.full(3, 1 / 3), 0.8
+    turns, random = np.arange(600)[:, None] % 3, np.random.default_rng(1).integers(0, 3, (20_000, 1))
+
+    def between(drawn, memory):
+        options = {"cluster_sizes": sizes, "bootstrap": 0, "memory": memory}
+        return batches.composed_batch_noise(x @ x.T, ids, drawn, 4, even, **options).between_cluster.value
+
+    means = np.stack([x[ids == n].mean(axis=0) for n in range(3)])
+    weights = (1 - memory) * memory ** np.arange(3) / (1 - memory**3)  # of the last cluster, the one before, the third
+    shares = np.stack([np.roll(weights, turn) for turn in range(3)]) - 1 / 3
+    exact = np.mean(np.sum((shares @ means) ** 2, axis=1)) * (1 + memory) / (1 - memory)
+    assert between(turns, memory) == pytest.approx(exact, rel=0.01)  # which begins with zeros
+    assert between(turns, memory) < 0.2 * between(turns, 0.0)
+    assert between(random, memory) == pytest.approx(between(random, 0.0), rel=0.1)
+
+
 def test_padding_of_a_batch_does_not_count():
     x, ids = population()
     drawn = np.array([[0, 50, 100, -1], [3, 44, -1, -1]])
@@ -253,6 +271,7 @@ def test_composition_factor_squares_to_the_second_moment_of_the_shares():
         (lambda x, ids: batches.batch_noise(1, 1, num_groups=1, group_size=1, composition="x"), "composition"),
         (lambda x, ids: batches.measured_batch_noise(x @ x.T, ids, [[9999]]), "entries below"),
         (lambda x, ids: batches.composed_batch_noise(x @ x.T, ids, [[3]], 1), "entries below 3"),
+        (lambda x, ids: batches.composed_batch_noise(x @ x.T, ids, [[0]], 1, memory=1.0), "memory must be in"),
     ],
 )
 def test_wrong_input_is_refused_with_the_value(call, message):

@@ -81,6 +81,10 @@ def test_balanced_batches_are_judged_as_they_are_composed_and_it_is_said():
     assert between == pytest.approx(balanced.facts["measured"]["between_cluster"]["value"], rel=0.15)
     assert between < 0.3 * stage["between_cluster"]["value"] / 10  # independent draws: nearly each class once is less
     assert "Batches are balanced" in balanced.facts["summary"][-1]
+    one = [diagnose(config(**{"batches.composition": how}), GIVEN_ONLY) for how in ("balanced", "random")]
+    turns, drawn = (next(row for row in found.rows if row.name == "classes") for found in one)
+    assert turns.batch_share == pytest.approx(drawn.batch_share, abs=0.05)  # a batch is of one class either way
+    assert 1 < turns.gain < 0.9 * drawn.gain  # but momentum holds all of them in turn
 
 
 def test_the_advice_is_turns_then_muon_then_discover_before_muon(found):

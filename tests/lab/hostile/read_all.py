@@ -1,5 +1,6 @@
 """Reads hostile files in a process of its own and says what came of each: `outcomes` starts it."""
 
+import contextlib
 import json
 import os
 import resource
@@ -15,10 +16,16 @@ RAW = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control and format character
 
 
 def read(source, path):
-    from discover.lab.data import Clustering, load
+    from discover.lab.data import Clustering, DataError, load
+    from discover.lab.data.sources.kinds import left_out, picture_sides, source_of
 
     if source == "clustering":
         return Clustering.load(path).names
+    for look in (source_of, picture_sides, left_out) if source == "folder" else (source_of,):
+        with contextlib.suppress(
+            DataError
+        ):  # what the command line looks at before it reads; who reads says what is wrong
+            look(path)
     options = {"cache": False} if source == "folder" else {}
     return load(source, path, **options).class_names[:100]
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from discover.lab.cli import console, main
 from discover.lab.cli.errors import run_command
@@ -44,6 +45,24 @@ def test_random_bytes_in_every_format_are_one_line_with_the_name_of_the_file(kin
     assert call("train", "digits", *SMALL, *chosen, "--out", tmp_path / "run") == 2
     assert_one_line(capsys, damaged.name)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_pipe_among_own_pictures_is_one_line(tmp_path, monkeypatch, capsys):
+    for name in ("ant", "bee"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / name / f"{number}.png")
+    os.mkfifo(tmp_path / "pictures/bee/9.png")
+    monkeypatch.chdir(tmp_path)
+    assert call("diagnose", "pictures") == 2
+    assert_one_line(capsys, "9.png is a pipe")
+
+
+def test_a_class_for_every_example_is_one_line(tmp_path, monkeypatch, capsys):
+    np.savez(tmp_path / "many.npz", images=np.zeros((3000, 2, 2), np.uint8), labels=np.arange(3000))
+    monkeypatch.chdir(tmp_path)
+    assert call("diagnose", "many.npz") == 2
+    assert_one_line(capsys, "many has 3,000 classes for 3,000 examples", "give --label COLUMN")
 
 
 @pytest.mark.parametrize("name", ["deep.json", "deep.toml"])

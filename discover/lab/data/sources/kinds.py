@@ -14,6 +14,7 @@ from PIL import Image
 
 from discover.lab.data.errors import DataError
 from discover.lab.data.images.decoding import is_image, readable
+from discover.lab.data.limits import honest_size
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
 from discover.lab.data.sources.folders import walk_images
 from discover.lab.data.sources.tabular import SUFFIXES
@@ -53,6 +54,8 @@ def picture_sides(path: str | os.PathLike[str], most: int = 50) -> list[int]:
     files = walk_images(path) if path.is_dir() else (file for file in read_tar(path) if is_image(file[0]))
     for _, contents in itertools.islice(files, most):
         with contextlib.suppress(OSError, ValueError, Image.DecompressionBombError):  # whoever decodes it reports it
+            if isinstance(contents, Path):
+                honest_size(contents)  # a pipe would never be opened
             file = contents if isinstance(contents, Path) else io.BytesIO(contents)
             with Image.open(file, formats=readable()) as image:
                 sides.append(min(image.size))

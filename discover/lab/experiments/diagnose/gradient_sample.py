@@ -32,8 +32,6 @@ __all__ = ["PIECE", "DiagnosisOptions", "GradientSample", "judgeable", "shares"]
 
 PIECE = 512
 """The most examples that are read at once."""
-LAYER_PIECE = 64
-"""Examples whose gradients exist at once where layers are looked at one by one."""
 LARGEST_ROW = 20_000
 """Gradients of more parameters than this are projected to so many numbers (about 1% error in a variance)."""
 
@@ -124,9 +122,10 @@ class GradientSample:
         """The variances of each layer's gradient, for a partition of the sample."""
 
         def pieces() -> Iterator[tuple[Any, NDArray[np.integer]]]:
-            for first in range(0, len(self.chosen), LAYER_PIECE):
-                own = np.arange(first, first + LAYER_PIECE)
-                (batch,) = self.pieces(self.chosen[own % len(self.chosen)], LAYER_PIECE)
+            size = self._rows.chunk
+            for first in range(0, len(self.chosen), size):
+                own = np.arange(first, first + size)
+                (batch,) = self.pieces(self.chosen[own % len(self.chosen)], size)
                 yield batch, np.where(own < len(self.chosen), ids[own % len(self.chosen)], -1)
 
         sizes = self.whole_sizes(ids, len(probs))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data import BatchPlan, Clustering, DataError, Dataset
-from discover.lab.diagnostics.advisor import Advice, Candidate, advise
+from discover.lab.diagnostics.advisor import MEMORY, Advice, Candidate, advise
 from discover.lab.diagnostics.batches import composed_batch_noise, measured_batch_noise
 from discover.lab.diagnostics.embeddings import StreamingKMeans
 from discover.lab.diagnostics.layers import ranked
@@ -55,8 +56,8 @@ def diagnose(
     """Ranks the clusterings of a data set by the share of the gradient's noise that lies between their clusters.
 
     Judged are: classes (as observed, where there is label noise), superclasses and the given column where the data
-    set has them, augmentations for images, random clusters, and k-means with several k on pixels, on gradients of the
-    last layer and on the projected full gradient.
+    set has them, augmentations for images, random clusters, and k-means with several k on pixels or features, on
+    gradients of the last layer and on the projected full gradient.
 
     Args:
       config: the data, the model, and the batches as they will be drawn (`batches.groups`, `batches.group_size`).
@@ -93,17 +94,16 @@ def diagnose(
             looked_into = name, ids, probs
         estimates = {stage: work.estimate(gram, ids, probs) for stage, gram in grams.items()}
         plan = _composition(work, name, ids, len(probs))
-        noises = None
+        noises = averaged = None
         if plan is not None:
-            drawn, own = plan.batches(0, COMPOSED).cluster_ids, plan.probs
-            noises = {
-                stage: composed_batch_noise(
-                    gram, ids, drawn, config.batches.group_size, own,
-                    cluster_sizes=work.whole_sizes(ids, len(probs)), seed=options.seed,
-                )
-                for stage, gram in grams.items()
-            }  # fmt: skip
-        candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises))
+            composed = partial(
+                composed_batch_noise, cluster_ids=ids, drawn=plan.batches(0, COMPOSED).cluster_ids,
+                group_size=config.batches.group_size, probs=plan.probs,
+                cluster_sizes=work.whole_sizes(ids, len(probs)), seed=options.seed,
+            )  # fmt: skip
+            noises = {stage: composed(gram) for stage, gram in grams.items()}
+            averaged = {stage: composed(gram, memory=MEMORY, bootstrap=0).noise for stage, gram in grams.items()}
+        candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises, averaged))
     layers = None
     if looked_into is not None:
         say(f"layer by layer: {looked_into[0]}")
@@ -159,7 +159,7 @@ def _partitions(
     ids = np.asarray(Clustering.random(work.size, min(classes, work.size), options.seed).assignments)
     yield f"random, {classes}", *shares(ids, chosen)
     embeddings = {
-        **({} if train.text else {"pixels": work.pixels}),
+        **({} if train.text else {"pixels" if len(train.images.shape) == 4 else "features": work.pixels}),
         "last-layer gradients": work.embedding("last-layer", params),
         "projected gradients": work.embedding("projected", params),
     }

@@ -16,10 +16,10 @@ import numpy as np
 from scipy.stats import rankdata
 
 from discover.lab.data import Clustering, Dataset
-from discover.lab.diagnostics.advisor import expected_gain, noise_ratio, recommend
-from discover.lab.diagnostics.batches import batch_noise
+from discover.lab.diagnostics.advisor import recommend
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions, GradientSample, judgeable, shares
+from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions
+from discover.lab.experiments.diagnose.outlook import Outlook
 from discover.lab.experiments.diagnose.steps_to_target import Race, Steps
 from discover.lab.experiments.run.build import build_clustering, build_data
 
@@ -153,9 +153,7 @@ class _Look:
 
     def __init__(self, base: Config, dataset: Dataset, options: DiagnosisOptions):
         self.base, self.dataset = base, dataset
-        self.work = GradientSample(base, dataset, options)
-        self.params = {"start": self.work.start, "warm-up": self.work.warm_up()}
-        self.grams = {stage: self.work.gram(params) for stage, params in self.params.items()}
+        self.outlook = Outlook(base, dataset, options)
         self.clusterings: dict[str, Clustering] = {}
 
     def row(self, by: str, groups: int, tried: Validation, race: Race, target: float) -> dict[str, Any]:
@@ -164,7 +162,7 @@ class _Look:
             {"clusters.by": by, "batches.groups": groups, "batches.group_size": tried.batch_size // groups}
         )
         if by not in self.clusterings:
-            self.clusterings[by] = build_clustering(setting, self.dataset, self.work.noise)
+            self.clusterings[by] = build_clustering(setting, self.dataset, self.outlook.work.noise)
         clustering = self.clusterings[by]
         if setting.clusters.entry.costly:  # found once, not again for every training
             columns = {**race.dataset.train.columns, _COLUMN: clustering.assignments}
@@ -172,30 +170,8 @@ class _Look:
             setting = setting.with_values({"clusters.by": "column", "clusters.column": _COLUMN})
         row = {"clustering": by, "groups": groups, "group_size": tried.batch_size // groups}
         row |= {"label_noise": self.base.data.label_noise, "target": target}
-        row |= self._predict(clustering, setting)
+        row |= self.outlook.predict(clustering, setting)
         return row | _measure(setting, tried, race, target, clustering.num_clusters)
-
-    def _predict(self, clustering: Clustering, config: Config) -> dict[str, Any]:
-        setting = recommend(clustering.num_clusters, config.batches.groups)
-        result: dict[str, Any] = {"num_clusters": clustering.num_clusters, "beta": setting.beta, "nu": setting.nu}
-        for stage, gram in self.grams.items():
-            if clustering.overlapping:  # augmentations: every cluster holds every example
-                estimate, probs = self.work.augmented(self.params[stage]), np.asarray(clustering.probs)
-            else:
-                ids = self.work.labels if clustering.noise is not None else clustering.assignments
-                sample, probs = judgeable(*shares(np.asarray(ids), self.work.chosen))
-                estimate = self.work.estimate(gram, sample, probs)
-            noise = batch_noise(
-                estimate.in_cluster.value,
-                estimate.between_cluster.value,
-                num_groups=config.batches.groups,
-                group_size=config.batches.group_size,
-            )
-            result[f"share_{stage}"] = noise.between_share
-            result[f"noise_ratio_{stage}"] = noise_ratio(estimate, noise, setting.visit_rate, float(probs @ probs))
-            result[f"noise_to_signal_{stage}"] = noise.total / max(estimate.mean_square.value, 1e-12)
-        result["predicted"] = expected_gain(result["noise_ratio_warm-up"])
-        return result
 
 
 def _measure(config: Config, tried: Validation, race: Race, target: float, num_clusters: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from discover.lab.data import SOURCES, DataError, Dataset
 from discover.lab.data.sources.kinds import left_out, picture_sides
-from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
 from discover.lab.experiments.presets.preset import Preset
 
@@ -19,6 +19,8 @@ COMPARED = ("momentum", "adam", "muon", "discover", "discover_adam", "discover_m
 """Each with clusters beside its own baseline; the whole table would take twice as long."""
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
+MANY_CLASSES = 1000
+"""Up to so many are never too many."""
 """For pictures and text on a CPU, where the others would make minutes an hour."""
 
 
@@ -32,6 +34,7 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         overrides: what the user sets.
     """
     from discover.gpu import device
+    from discover.lab.experiments.compare.comparison import describe_batches
     from discover.lab.experiments.run.build import build_clustering, build_data, load_data
 
     asked = config.override(overrides)
@@ -39,24 +42,28 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     size = suitable_size(asked, slow)
     config = config.with_values(size)
     dataset = load_data(config.override(overrides))
-    levels = "layout" in SOURCES.find(config.data.source).arguments  # its columns are made to be clusters
-    if levels and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
+    _check_classes(dataset)
+    if _has_levels(config) and dataset.train.columns and not any(text.startswith("clusters.") for text in overrides):
         config = config.with_values({"clusters.by": "column", "clusters.column": next(iter(dataset.train.columns))})
     steps = asked.training.steps if any(text.startswith("training.steps=") for text in overrides) else None
     config = config.with_values(suitable(dataset, slow, steps))
     asked = config.override(overrides)
-    if dataset.next_byte and asked.clusters.by == "classes":
+    batch = asked.batches.groups * asked.batches.group_size
+    if batch > len(dataset.train):
+        told = f"{describe_batches(asked)} is more than the {len(dataset.train):,} training examples of {dataset.name}"
+        raise ConfigError(f"a batch of {told}: lower batches.group_size")
+    if dataset.next_byte and asked.clusters.by == Config().clusters.by:  # classes
         wrong = f"{dataset.name} has text and no label, so no classes to make clusters of (--label names a label)"
         raise DataError(wrong, clusters="COLUMN")
     clustering = build_clustering(asked, build_data(asked, loaded=dataset))
     what, model = describe_examples(dataset), asked.model.name
     by = asked.clusters.values_of or asked.clusters.by
-    batches, training = asked.batches, asked.training
+    seeds = len(asked.training.seeds)
     resized = " (cut square and resized: --image-size)" if size else ""
     summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
     note = (
         f"{config.name}: {summary}. Chosen for it: {model}, {_length(asked)}, "
-        f"batches of {batches.groups} × {batches.group_size}, {_seeds(len(training.seeds))}; --set changes each"
+        f"batches of {describe_batches(asked)}, {seeds} seed{'s' if seeds > 1 else ''}; --set changes each"
     )
     preset = Preset(
         name=config.name,
@@ -71,8 +78,9 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     return preset, dataset, (note, *_oddities(asked, dataset))
 
 
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' if count > 1 else ''}"
+def _has_levels(config: Config) -> bool:
+    """Whether columns are levels of folders, which are made to be clusters."""
+    return "layout" in SOURCES.find(config.data.source).arguments
 
 
 def _length(config: Config) -> str:
@@ -121,12 +129,20 @@ def suitable(dataset: Dataset, slow: bool, steps: int | None = None) -> dict[str
     }
 
 
+def _check_classes(dataset: Dataset) -> None:
+    """Raises where most classes have one example: that is no label, and the network would have an output for each."""
+    count = len(dataset.train) + len(dataset.test) + len(dataset.validation or ())
+    if dataset.num_classes > MANY_CLASSES and dataset.num_classes > count / 2 and not dataset.next_byte:
+        told = f"{dataset.name} has {dataset.num_classes:,} classes for {count:,} examples, too few to learn from"
+        raise DataError(told, label="COLUMN")
+
+
 def _oddities(config: Config, dataset: Dataset) -> list[str]:
     """What was left out, and what cannot be judged, a line each."""
     path, lines = config.data.path, []
     if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
         lines.append(f"left out: {said}")
-    if dataset.next_byte and config.data.source == "table":
+    if dataset.next_byte and not _has_levels(config):
         lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
     parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]
     counts = np.bincount(np.concatenate(parts), minlength=dataset.num_classes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from discover.lab.data import SOURCES
 from discover.lab.experiments.config.config import DataConfig
 
 CIFAR = "cifar10-jpeg.tar.xz"
@@ -18,7 +19,7 @@ def find_data(wanted: DataConfig, given: str | None) -> str | None:
         given: what ``--data`` says: CIFAR-10 in any of its forms, or a folder that holds every archive under its name.
             The others are also looked for beside CIFAR-10. Without it, the folder is `$DISCOVER_DATA`, else `.data`.
     """
-    if wanted.source == "digits":
+    if "path" not in SOURCES.find(wanted.source).arguments:
         return None
     place = Path(given or os.environ.get("DISCOVER_DATA") or ".data")
     if wanted.path is None:

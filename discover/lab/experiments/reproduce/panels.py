@@ -1,7 +1,8 @@
 """What a result consists of: panels, each a table and a figure, of rows, each an optimizer in a setting.
 
 Every row of a panel has the same budget: each learning rate is tried with the tuning seeds, a grid whose best rate is
-at its end goes on there (at most so many steps), and the chosen one is trained with all seeds.
+at its end goes on there (at most so many steps), and the chosen one is trained with all seeds. Where one more number
+is tuned, what is left of a budget goes into its values, at the chosen learning rate.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce.scales import Scale
 from discover.registry import OPTIMIZERS
 
-Figure = Literal["comparison", "structures", "groups", "grid"]
+Figure = Literal["comparison", "structures", "groups", "grid", "ranking"]
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003), "muon": (0.0003, 0.001, 0.003, 0.01, 0.03)}
 """By the plain optimizer that one is or is compared with: as many, as far apart, around where those are best."""
@@ -33,6 +34,7 @@ class Row:
     learning_rates: tuple[float, ...]  # the grid
     facets: Mapping[str, Any] = field(default_factory=dict)  # what the figure arranges the rows by
     reference: bool = False  # whether it is drawn as a line to compare with (the control)
+    further: tuple[Hyperparameters, ...] = ()  # what else is tried at the best learning rate, in this order
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,19 @@ class Panel:
     figure: Figure = "comparison"  # how it is drawn
     checkpoints: bool = False  # whether its runs are long enough to be worth continuing in the middle
     extensions: int = 0  # how many rates a row may add to its grid, one at a time, while the best one is at its end
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # what is changed while rates are chosen: shorter runs
+    budget: int | None = None  # settings that are tried for a row with further hyperparameters, exactly
     measure: Quantity = "accuracy"  # what a learning rate is chosen by, and what the table and the figure show
 
     @property
     def num_trainings(self) -> int:
         """How many networks are trained for it at the least, if none is there yet."""
-        extra = len(set(self.seeds) - set(self.tuning_seeds))
-        return sum(len(row.learning_rates) * len(self.tuning_seeds) + extra for row in self.rows)
+        extra = len(self.seeds if self.tuning else set(self.seeds) - set(self.tuning_seeds))
+        return sum((self.budget or len(row.learning_rates)) * len(self.tuning_seeds) + extra for row in self.rows)
+
+    def most_rates(self, row: Row) -> int:
+        """How many learning rates may be tried: of a budget one is left for a further hyperparameter."""
+        return self.budget - bool(row.further) if self.budget else len(row.learning_rates) + self.extensions
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,8 @@ class Maker:
         lowest_rate: bool = True,
         facets: Mapping[str, Any] | None = None,
         reference: bool = False,
+        label: str | None = None,
+        further: Sequence[Hyperparameters] = (),
     ) -> Row:
         """An optimizer with the library's defaults (or ``hyperparameters``) in a setting.
 
@@ -118,8 +128,8 @@ class Maker:
         if rates is None:
             grid = OTHER_RATES.get(OPTIMIZERS[optimizer].baseline or optimizer, RATES)
             rates = tuple(rate for rate in grid[scale.every_rate] if lowest_rate or rate != grid[0])
-        label = f"{optimizer}-{variant}" if variant else optimizer
-        return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference)
+        label = label or (f"{optimizer}-{variant}" if variant else optimizer)
+        return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference, tuple(further))
 
     def _start(self, data: str, clusters: str) -> tuple[Config, int]:
         """The configuration of a data set with these clusters, and how many examples a batch has."""

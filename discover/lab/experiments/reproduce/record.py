@@ -9,7 +9,7 @@ from typing import Any
 
 from discover.lab import records
 from discover.lab.experiments.compare.comparison import describe_batches
-from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.config.config import Config, TrainingConfig
 from discover.lab.experiments.reproduce.panels import Panel, Result
 
 COMPARISON = "comparison.json"
@@ -74,16 +74,28 @@ def _model(config: Config) -> str:
     return f"{model.name} {size}".strip()
 
 
+def _length(training: TrainingConfig) -> str:
+    return f"{training.epochs:g} epochs" if training.epochs is not None else f"{training.steps} steps"
+
+
 def _note(panel: Panel) -> str:
     training = panel.rows[0].config.training
-    length = f"{training.epochs:g} epochs" if training.epochs is not None else f"{training.steps} steps"
+    length = _length(training)
     rates = sorted({len(row.learning_rates) for row in panel.rows})
     tried = " or ".join(str(number) for number in rates)
     tuned = len(panel.tuning_seeds)
+    short = panel.rows[0].config.with_values(panel.tuning).training
+    tuned_on = f", in runs of {_length(short)}" if panel.tuning else ""
     further = f", or of up to {panel.extensions} more where the best was at an end of the grid" * (panel.extensions > 0)
     what = "Loss in nats at the last step" if panel.measure == "loss" else "Last step"
+    if panel.budget:
+        return (
+            f"{what} after {length} on the test split, mean ± standard deviation over {len(panel.seeds)} seeds that "
+            f"took no part in any choice. Each row was tuned by {panel.budget} trainings on the validation split: its "
+            "learning rate, then one other number."
+        )
     return (
         f"{what} after {length}, mean ± standard deviation over {len(panel.seeds)} seed"
         f"{'s' if len(panel.seeds) > 1 else ''}. Each row's learning rate is the best of {tried} on the validation "
-        f"split ({tuned} seed{'s' if tuned > 1 else ''}){further}; the test split is reported."
+        f"split ({tuned} seed{'s' if tuned > 1 else ''}{tuned_on}){further}; the test split is reported."
     )

@@ -19,7 +19,10 @@ from discover.lab.experiments.presets.paper import PAPERS
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce.find_data import find_data
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row
+from discover.lab.experiments.reproduce.rows.long_runs import long_runs
 from discover.lab.experiments.reproduce.rows.muon import before_muon
+from discover.lab.experiments.reproduce.rows.real_clusters import real_clusters
+from discover.lab.experiments.reproduce.rows.tournament import tournament
 from discover.lab.experiments.reproduce.scales import SCALES
 from discover.registry import choose
 
@@ -44,6 +47,9 @@ RESULTS: Mapping[str, str] = {
     "results-f": "The printed equations beside ours: where they drift, and where they hold.",
     "results-g": "Discover before Adam: Adam alone and behind Discover, 8 or 2 class-pure groups in a batch.",
     "results-h": "Discover before Muon: Muon alone and behind Discover, damped too, at random and in turn; text.",
+    "results-i": "A tournament: what people would use instead, with the same tuning on the same class-pure batches.",
+    "results-j": "Real clusters: the domains and the classes of PACS, the 200 classes of Tiny ImageNet.",
+    "results-k": "Long runs with a larger network: label noise 0.8, clean labels, 0.2; augmentations as clusters.",
 }
 
 
@@ -271,4 +277,7 @@ _BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
     "results-f": _results_f,
     "results-g": _results_g,
     "results-h": before_muon,
+    "results-i": tournament,
+    "results-j": real_clusters,
+    "results-k": long_runs,
 }

@@ -16,6 +16,7 @@ Several processes may work in one folder: each takes rows that no other is worki
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, MutableMapping, Sequence
@@ -93,10 +94,8 @@ def _panels(result: Result, pool: Pool, say: Callable[[str], None], overrides: l
     done: dict[str, dict[str, dict[str, Any]]] = {panel.name: {} for panel in result.panels}
 
     def write(panel: Panel, status: str) -> dict[str, Any]:
-        rows, directory = done[panel.name], directories[panel.name]
-        return write_panel_record(
-            result, panel, directory, rows, overrides=overrides, status=status, data=pool.data_name
-        )
+        rows, directory, name = done[panel.name], directories[panel.name], pool.data_name(panel.rows[0].config)
+        return write_panel_record(result, panel, directory, rows, overrides=overrides, status=status, data=name)
 
     def work(job: tuple[Panel, Row]) -> None:
         panel, row = job
@@ -130,6 +129,7 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
     """Tunes and trains one row."""
     chosen, grid = _tune(panel, row, pool)
     rate = grid[chosen]["learning_rate"]
+    row, further = _tune_further(panel, row, rate, len(grid), pool)
     units = [pool.unit(unit_config(row, rate, seed), panel.checkpoints) for seed in panel.seeds]
     config = row.config.with_values({"optimizer.learning_rate": rate, "training.seeds": list(panel.seeds)})
     run_dir = directory / "runs" / slug(row.label)
@@ -141,10 +141,11 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
         "batches": purity(row.config),
         "control": row.reference,
         "facets": dict(row.facets),
-        "hyperparameters": config.optimizer.numbers(),
+        "hyperparameters": {"learning_rate": rate, **config.optimizer.arguments},
         "learning_rate": rate,
         "at_grid_edge": len(grid) > 1 and chosen in (0, len(grid) - 1),
         "grid": grid,
+        **({"further": further} if further else {}),
         "measure": panel.measure,
         **spreads(summary["final"], panel.seeds),
         "steps_per_second": max(speeds) or None,
@@ -154,7 +155,7 @@ def _row(panel: Panel, row: Row, directory: Path, pool: Pool) -> dict[str, Any]:
 
 def _tune(panel: Panel, row: Row, pool: Pool) -> tuple[int, list[dict[str, Any]]]:
     """The chosen learning rate's place in the grid, and the grid; it grows while the best rate is at its end."""
-    rates = list(row.learning_rates)
+    rates, row = list(row.learning_rates), dataclasses.replace(row, config=row.config.with_values(panel.tuning))
     while True:
         members = [
             pool.member(unit_config(row, rate, seed), panel.checkpoints)
@@ -162,9 +163,22 @@ def _tune(panel: Panel, row: Row, pool: Pool) -> tuple[int, list[dict[str, Any]]
             for seed in panel.tuning_seeds
         ]
         chosen, grid = choose_rate(members, rates, panel.tuning_seeds, panel.measure)
-        if len(rates) == len(row.learning_rates) + panel.extensions or 0 < chosen < len(rates) - 1:
+        if len(rates) == panel.most_rates(row) or 0 < chosen < len(rates) - 1:
             return chosen, grid
         rates = [next_rate(rates[0], -1), *rates] if chosen == 0 else [*rates, next_rate(rates[-1], 1)]
+
+
+def _tune_further(panel: Panel, row: Row, rate: float, tried: int, pool: Pool) -> tuple[Row, list[dict[str, Any]]]:
+    """The row with the best of its further hyperparameters or its own, and what each reached at the chosen rate."""
+    chances = row.further[: (panel.budget or 0) - tried] if row.further else ()
+    rows = [
+        dataclasses.replace(row, config=row.config.with_values({f"optimizer.{key}": one[key] for key in one}))
+        for one in ({}, *chances)
+    ]
+    seeds = panel.tuning_seeds
+    members = [pool.member(unit_config(one, rate, seed), panel.checkpoints) for one in rows for seed in seeds]
+    chosen, found = choose_rate(members, [rate] * len(rows), seeds, panel.measure)
+    return rows[chosen], [{**point, "hyperparameters": dict(one)} for one, point in zip(chances, found[1:])]
 
 
 def next_rate(rate: float, direction: int) -> float:
@@ -214,7 +228,7 @@ def _drift(result: Result, found: dict[str, dict[str, Any]], pool: Pool, say: Ca
 
 def slug(label: str) -> str:
     """A label as the name of a file."""
-    return label.replace(" ", "_").replace("=", "")
+    return label.replace(" ", "_").replace("=", "").replace(":", ".")
 
 
 def _line(row: dict[str, Any]) -> str:

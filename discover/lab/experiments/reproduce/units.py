@@ -27,8 +27,8 @@ class Pool:
     def __init__(self, out: Path, limit: Deadline, programs: MutableMapping[str, Any]) -> None:
         self.out, self.limit, self.programs = out, limit, programs
         self.trained = 0
-        self.data_name: str | None = None
         self._datasets: dict[str, Dataset] = {}
+        self._names: dict[str, str] = {}  # of all that were loaded
 
     def member(self, config: Config, checkpoints: bool) -> dict[str, Any]:
         """The one member of a unit's summary, with null in place of what diverged."""
@@ -46,12 +46,15 @@ class Pool:
 
     def dataset(self, config: Config) -> Dataset:
         """The unit's data; the last one used is kept, since units that follow each other mostly share theirs."""
-        data = config.data
-        key = json.dumps([data.source, data.path, data.size, data.validation, data.split_seed])
+        key = _data_key(config)
         if key not in self._datasets:
             self._datasets = {key: build_data(config)}
-        self.data_name = self._datasets[key].name
+        self._names[key] = self._datasets[key].name
         return self._datasets[key]
+
+    def data_name(self, config: Config) -> str | None:
+        """What the unit's data is called, if it was loaded here."""
+        return self._names.get(_data_key(config))
 
     def _train(self, config: Config, path: Path, checkpoints: bool) -> None:
         config = self._with_clusters_file(config)
@@ -106,13 +109,18 @@ def unit_name(config: Config) -> str:
         for section, values in config.with_values({"data.path": None}).to_dict().items()
         if section != "name"
     }
-    return f"{config.optimizer.name}-{_digest(same)}"
+    return f"{config.optimizer.name.replace(':', '.')}-{_digest(same)}"
 
 
 def is_done(path: Path) -> bool:
     """Whether a unit needs no more training: it is finished, or it diverged and would again."""
     summary = records.read_summary(path) or {}
     return summary.get("status") == "finished" or bool(summary.get("diverged"))
+
+
+def _data_key(config: Config) -> str:
+    data, column = config.data, config.clusters.values_of
+    return json.dumps([data.source, data.path, data.layout, data.size, data.validation, data.split_seed, column])
 
 
 def _digest(value: Any) -> str:

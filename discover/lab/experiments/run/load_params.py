@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discover import igt_eval_params
 from discover.lab import records
 from discover.lab.data import Dataset
 from discover.lab.experiments.config.config import Config
@@ -77,5 +76,5 @@ def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | 
             raise RunError(f"{path}: {error}") from None
         finally:
             store.close()
-        found.append(igt_eval_params(state.opt_state, state.params))
+        found.append(programs.eval_params(state))
     return config, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found)

@@ -64,6 +64,12 @@ def test_a_path_is_a_setting_that_suits_its_size_and_shape(scans, name, options,
     assert ("resized" in note) == (name == "large.tar" and "image_size" not in options)
 
 
+def test_a_batch_of_more_examples_than_there_are_is_told(scans):
+    sentence = "1 class-pure group of 1000 is more than the 72 training examples of scans: lower batches.group_size"
+    with pytest.raises(ConfigError, match=sentence):
+        setting_of(str(scans / "scans.npz"), ["batches.group_size=1000"])
+
+
 def test_fewer_steps_are_judged_as_often(scans):
     for steps in (None, 40, 3):
         overrides = [] if steps is None else [f"training.steps={steps}"]
@@ -85,7 +91,7 @@ def test_every_command_takes_a_path_and_names_its_run_after_it(scans, command, c
         assert record["preset"] == "scans"
         assert record["description"] == "90 rows of 5 numbers, 3 classes; clusters: hospital (2)"
     if command == "sweep":
-        assert "discover train scans.npz --optimizer discover --set clusters.by=column" in out
+        assert "discover train scans.npz --optimizer discover --clusters hospital --set training" in out
 
 
 def test_diagnose_speaks_of_the_clusters_that_were_chosen_and_ends_with_a_command(scans, capsys, monkeypatch):
@@ -94,7 +100,8 @@ def test_diagnose_speaks_of_the_clusters_that_were_chosen_and_ends_with_a_comman
     assert call("diagnose", "scans.npz", "--clusters", "hospital", *quick) == 0
     out, err = capsys.readouterr()
     assert "- column hospital: with 1 group per batch" in out
-    given = "--set clusters.by=column --set clusters.column=hospital --set batches.group_size=4"
+    assert "k-means on features, " in out  # rows of numbers have no pixels
+    given = "--clusters hospital --set batches.group_size=4"
     assert f"\ndiscover compare scans.npz {given} --optimizers momentum," in out
     assert "diagnose scans: about " in err
 

@@ -61,8 +61,8 @@ def test_a_rate_may_be_chosen_by_the_loss():
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """The text panel's Muon and its control, on two languages of a few bytes."""
+def trained(tmp_path_factory):
+    """The text panel's Muon and its control, on two languages of a few bytes; and a row on digits."""
     folder = tmp_path_factory.mktemp("text")
     (folder / "bible16.tar.xz").mkdir()
     for name, words in (("one", b"in the beginning "), ("two", b"am anfang schuf ")):
@@ -70,12 +70,20 @@ def text(tmp_path_factory):
     sizes = ["model.width=8", "model.depth=1", "model.heads=2", "model.dtype=float32", "batches.group_size=4"]
     steps = ["training.steps=4", "training.eval_every=2", "training.steps_per_dispatch=2", "data.validation=0.2"]
     result = get_result("results-h/text", data=str(folder), overrides=[*sizes, *steps], seeds=[0])
-    (panel,) = result.panels
-    rows = [dataclasses.replace(row, learning_rates=(0.01,)) for row in panel.rows if row.label.startswith("muon")]
-    panel = dataclasses.replace(panel, rows=tuple(rows), extensions=0)
+    digits = get_result("results-h/one-group", "digits", overrides=[*steps, "model.width=8"], seeds=[0])
+    panels = []
+    for panel, start in ((*result.panels, "muon"), (*digits.panels, "momentum")):
+        rows = [dataclasses.replace(row, learning_rates=(0.01,)) for row in panel.rows if row.label.startswith(start)]
+        panels.append(dataclasses.replace(panel, rows=tuple(rows), extensions=0))
     lines = []
-    record = reproduce(dataclasses.replace(result, panels=(panel,)), folder / "out", say=lines.append)
-    return record["panels"]["text"], folder / "out" / "results-h" / "text", lines
+    found = reproduce(dataclasses.replace(result, panels=tuple(panels)), folder / "out", say=lines.append)
+    return found["panels"], folder / "out" / "results-h" / "text", lines
+
+
+@pytest.fixture(scope="module")
+def text(trained):
+    panels, directory, lines = trained
+    return panels["text"], directory, [line for line in lines if "text" in line]
 
 
 def test_text_is_reported_in_nats(text):
@@ -90,6 +98,11 @@ def test_text_is_reported_in_nats(text):
     best = min((row for row in record["rows"] if not row["control"]), key=lambda row: row["validation_loss"]["mean"])
     table = comparison_table(record["rows"])
     assert table.labels[table.best] == best["label"]
+
+
+def test_each_panel_names_its_own_data(trained):
+    names = {name: record["facts"]["data"] for name, record in trained[0].items()}
+    assert names == {"text": "bible16", "one-group": "digits"}
 
 
 def test_a_page_has_the_loss_of_a_record_that_is_judged_by_it(text, tmp_path, monkeypatch):

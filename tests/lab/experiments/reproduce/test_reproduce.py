@@ -22,7 +22,8 @@ from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce import results
 from discover.lab.experiments.reproduce import units as module
 from discover.lab.experiments.reproduce.results import RESULTS, SCALES, get_result
-from discover.lab.experiments.reproduce.train import _tune, reproduce
+from discover.lab.experiments.reproduce.rows import tournament
+from discover.lab.experiments.reproduce.train import _tune, _tune_further, reproduce
 from discover.lab.experiments.reproduce.units import is_done, unit_config, unit_name
 from discover.lab.records import read_metrics, read_summary
 from discover.lab.report.results import write_drift, write_panel
@@ -63,7 +64,9 @@ def test_every_row_can_be_trained_and_has_the_budget_of_its_neighbours(name, sca
         labels = [row.label for row in part.rows]
         assert len(set(labels)) == len(labels)
         assert len({len(row.learning_rates) for row in part.rows}) == 1
-        assert set(part.tuning_seeds) <= set(part.seeds)
+        assert set(part.tuning_seeds) <= set(part.seeds) or not set(part.tuning_seeds) & set(part.seeds)
+        assert len({len(row.further) for row in part.rows}) == 1
+        assert part.budget is None or part.budget == len(part.rows[0].learning_rates + part.rows[0].further)
         for row in part.rows:
             config = row.config.check()
             assert 0 < config.data.validation < 1, "learning rates are chosen on a validation split"
@@ -159,6 +162,43 @@ def test_a_grid_goes_on_while_the_best_rate_is_at_its_end(best, extensions):
         assert found == list(rates)
     elif 0.003 <= best <= 3:
         assert 0 < chosen < len(found) - 1
+
+
+def test_rates_of_long_runs_are_chosen_on_short_ones():
+    lengths = []
+
+    class Known:
+        def member(self, config, _):
+            lengths.append(config.training.epochs)
+            return {"final": {"validation": {"accuracy": -abs(math.log(config.optimizer.learning_rate / 0.3))}}}
+
+    part = next(p for p in get_result("results-k", overrides=["training.epochs=200"]).panels if p.name == "clean")
+    chosen, grid = _tune(part, part.rows[0], Known())
+    assert grid[chosen]["learning_rate"] == 0.3
+    assert set(lengths) == {5.0}
+    assert part.rows[0].config.training.epochs == 200
+    assert part.num_trainings == sum(len(row.learning_rates) + len(part.seeds) for row in part.rows)
+
+
+@pytest.mark.parametrize("best", [0.0001, 0.003, 0.01, 0.03, 0.3, 30.0])
+@pytest.mark.parametrize("number", [0.98, 0.9, 0.8])
+def test_a_budget_is_used_up_exactly_and_ends_at_the_best_of_what_was_tried(best, number):
+    tried = {}
+
+    class Known:
+        def member(self, config, _):
+            rate, beta = config.optimizer.learning_rate, config.optimizer.get("beta")
+            tried[rate, beta] = -abs(math.log(rate / best)) - abs(beta - number)
+            return {"final": {"validation": {"accuracy": tried[rate, beta]}}}
+
+    part = panel("results-i", "one-group")
+    row = next(row for row in part.rows if row.label == "momentum")
+    chosen, grid = _tune(part, row, Known())
+    found, further = _tune_further(part, row, grid[chosen]["learning_rate"], len(grid), Known())
+    assert len(tried) == part.budget == len(grid) + len(further)
+    assert further[0]["hyperparameters"] == row.further[0]
+    ended = (grid[chosen]["learning_rate"], found.config.optimizer.get("beta"))
+    assert tried[ended] == max(tried.values())
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -311,6 +351,18 @@ def test_the_list_names_every_result_and_what_it_trains(capsys):
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == [*RESULTS, *OTHERS]
     assert all(part["trainings"] > 0 for row in rows for part in row["panels"])
+
+
+def test_without_the_repository_the_tournament_is_listed_with_the_reason(capsys, monkeypatch):
+    monkeypatch.setattr(tournament, "find_spec", lambda name: None)
+    command("--list", "--json", "-")
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["results-i"]["panels"] is None
+    assert rows["results-h"]["panels"]
+    command("results-i", expect=2)
+    error = capsys.readouterr().err
+    assert "results-i needs a checkout of the repository" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

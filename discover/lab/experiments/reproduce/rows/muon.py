@@ -17,6 +17,7 @@ MUONS: Sequence[tuple[str, str, Mapping[str, float]]] = (
     ("muon", "fresh", {"beta": 0.95, "nu": 0.8}),  # on pure batches Muon alone wants some of the fresh gradient
 )
 """Optimizer, variant, hyperparameters."""
+MUON_NAMES = {name for name, *_ in MUONS}
 OTHERS_RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
     "momentum": {1: (0.01, 0.03), 2: (0.03, 0.1)},
     "discover": {1: (0.03, 0.1), 2: (0.1, 0.3)},
@@ -26,12 +27,12 @@ OTHERS_RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
 """What Muon is compared with: by the number of groups, around the best rates of results-d and results-g."""
 
 TEXT_RATES: Mapping[str, tuple[float, ...]] = {
-    "momentum": (0.1, 0.3, 1.0),
-    "discover": (0.1, 0.3, 1.0),
     "adam": (0.0003, 0.001, 0.003),
     "discover_adam": (0.0001, 0.0003, 0.001),
-    "muon": (0.001, 0.003, 0.01),
-    "discover_muon": (0.001, 0.003, 0.01),
+    "momentum": (0.1, 0.3, 1.0),
+    "discover": (0.1, 0.3, 1.0),
+    "muon": (0.0003, 0.001, 0.003),
+    "discover_muon": (0.0003, 0.001, 0.003),
 }
 
 
@@ -95,7 +96,7 @@ def before_muon(make: Maker) -> list[Panel]:
 
 def languages(make: Maker) -> list[Row]:
     """The next byte of a book in 16 languages, one of them a batch; Muon on shuffled batches as the control."""
-    beside = [(name, "", get_preset("digits").hyperparameters(name)) for name in OTHERS_RATES]
+    beside = [(name, "", get_preset("digits").hyperparameters(name)) for name in TEXT_RATES if name not in MUON_NAMES]
     pure = [
         make.row(
             optimizer,
@@ -119,4 +120,4 @@ def languages(make: Maker) -> list[Row]:
         changes={"batches.composition": "shuffled"},
         reference=True,
     )
-    return [*pure, shuffled]
+    return [*pure[: len(MUONS)], shuffled, *pure[len(MUONS) :]]
