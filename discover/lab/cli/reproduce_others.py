@@ -32,7 +32,9 @@ def run_other(
         cifar = None if data is None else find_data(DataConfig("cifar10"), data)
         reproduce_advice(out, cifar, quick=quick, say=say)
     elif name == "gains":
-        gains(directory, data=data, scale="digits" if quick else "small", say=say)
+        if not gains(directory, data=data, scale="digits" if quick else "small", say=say)["rows"]:
+            told = f"no result in {directory} has an optimizer with clusters beside its baseline"
+            raise CommandError(f"{told}: run `discover reproduce results-d`, for instance, first")
     else:
         {"theory": reproduce_theory, "variance": reproduce_variance}[name](out, quick=quick, say=say)
     figures = redraw_other(name, directory)

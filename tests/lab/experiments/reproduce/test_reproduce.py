@@ -441,7 +441,13 @@ def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(name, everything):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*RESULTS, *OTHERS])
 def test_every_result_runs_end_to_end_at_the_scale_of_a_rehearsal(name, tmp_path):
-    command(name, "--scale", "digits", "--out", str(tmp_path))
+    before = ("results-g",) if name == "gains" else ()  # which are of what is trained
+    command(*before, name, "--scale", "digits", "--out", str(tmp_path))
     assert list(tmp_path.glob("**/*.png"))
     for record in tmp_path.glob("results-*/*/comparison.json"):
         assert json.loads(record.read_text())["status"] == "finished"
+
+
+def test_gains_without_a_result_say_what_to_train_first(tmp_path, capsys):
+    command("gains", "--scale", "digits", "--out", str(tmp_path), expect=2)
+    assert "run `discover reproduce results-d`, for instance, first" in capsys.readouterr().err
