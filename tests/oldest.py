@@ -1,6 +1,6 @@
 """Prints the oldest versions that the package says it works with, to be installed for `make test-oldest`.
 
-python tests/oldest.py        # jax==0.10 optax==0.2.8 … and those of the extras
+python tests/oldest.py        # jax==0.10.2 optax==0.2.8 … and those of the extras
 """
 
 import tomllib
