@@ -106,7 +106,7 @@ def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_tak
 
     found = _switch(which, [functools.partial(sums_of, one) for one in parameters])
     for column, values in enumerate(found):
-        sums_ref[pl.program_id(0), column] = jnp.sum(values)
+        sums_ref[pl.program_id(0), column] = _total(values)
 
 
 def subtract(
@@ -178,6 +178,13 @@ def solve(systems: jax.Array, right: jax.Array, *, interpret: bool = False) -> j
     )(both)[:, :k]
 
 
+def _total(values: jax.Array) -> jax.Array:
+    """The sum over all axes, one by one: jax 0.12 cannot lower several at once for a GPU under an explicit mesh."""
+    while values.ndim:
+        values = jnp.sum(values, axis=-1)
+    return values
+
+
 def _solve_kernel(both_ref, solution_ref, *, k):
     """Gauss and Jordan's elimination. What is positive definite needs no exchange of rows."""
     system = both_ref[pl.program_id(0)]
@@ -186,7 +193,7 @@ def _solve_kernel(both_ref, solution_ref, *, k):
     def eliminate(place, system):
         own_row = jnp.sum(jnp.where(row == place, system, 0), axis=0)
         own_column = jnp.sum(jnp.where(column == place, system, 0), axis=1)
-        pivot = jnp.sum(jnp.where((row == place) & (column == place), system, 0))
+        pivot = _total(jnp.where((row == place) & (column == place), system, 0))
         is_own = (jnp.arange(system.shape[0]) == place).astype(system.dtype)
         return system - (own_column - is_own)[:, None] * (own_row / pivot)[None, :]
 
