@@ -46,12 +46,9 @@ def bench(
     from discover.lab.experiments.bench.table import bench as measure
     from discover.lab.experiments.folder import Folder
     from discover.lab.records import write_json
-    from discover.registry import OPTIMIZERS
 
     chosen = options.chosen_preset(preset, config_file, default="digits")
     names = options.split_list(optimizers) or list(chosen.compare)
-    for name in names:
-        OPTIMIZERS.find(name.partition("+")[0])
     console = stderr()
     with contextlib.ExitStack() as held:
         folder = None if out is None else held.enter_context(Folder(out).claim())

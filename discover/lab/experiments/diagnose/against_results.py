@@ -23,8 +23,11 @@ from discover.lab.experiments.diagnose.validate_advice import rank_correlation
 from discover.lab.experiments.reproduce.results import get_result
 from discover.lab.experiments.run.build import build_clustering, build_data
 from discover.lab.records import finite, read_json, write_json
+from discover.registry import OPTIMIZERS
 
-FAMILIES: Mapping[str, str] = {"discover": "momentum", "discover_adam": "adam", "discover_muon": "muon"}
+FAMILIES: Mapping[str, str] = {
+    name: OPTIMIZERS[name].baseline or "" for name in ("discover", "discover_adam", "discover_muon")
+}
 """Each optimizer that is judged, and its own baseline."""
 OTHERS = ("results-e", "results-f")
 """Results that try several values of β and ν, or the printed equations."""

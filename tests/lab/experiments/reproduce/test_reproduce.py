@@ -14,15 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from discover.lab.cli.reproduce_others import OTHERS
 from discover.lab.experiments.compare.comparison import describe_batches
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.presets.paper import PAPERS
 from discover.lab.experiments.presets.presets import get_preset
-from discover.lab.experiments.reproduce import results
 from discover.lab.experiments.reproduce import units as module
 from discover.lab.experiments.reproduce.results import RESULTS, SCALES, get_result
-from discover.lab.experiments.reproduce.rows import tournament
 from discover.lab.experiments.reproduce.train import _tune, _tune_further, reproduce
 from discover.lab.experiments.reproduce.units import is_done, unit_config, unit_name
 from discover.lab.records import read_metrics, read_summary
@@ -335,69 +332,6 @@ def write_svg(directory):
     return next(path for path in write_panel(directory) if path.suffix == ".svg").read_text()
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
-
-
-def command(*words, expect=0):
-    from discover.lab.cli import main
-
-    with pytest.raises(SystemExit) as ended:
-        main(["reproduce", *words])
-    assert ended.value.code == expect
-
-
-def test_the_list_names_every_result_and_what_it_trains(capsys):
-    command("--list", "--json", "-")
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == [*RESULTS, *OTHERS]
-    assert all(part["trainings"] > 0 for row in rows for part in row["panels"])
-
-
-def test_without_the_repository_the_tournament_is_listed_with_the_reason(capsys, monkeypatch):
-    monkeypatch.setattr(tournament, "find_spec", lambda name: None)
-    command("--list", "--json", "-")
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["results-i"]["panels"] is None
-    assert rows["results-h"]["panels"]
-    command("results-i", expect=2)
-    error = capsys.readouterr().err
-    assert "results-i needs a checkout of the repository" in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "say which result"),
-        (["results-z"], "unknown result 'results-z'"),
-        (["results-a", "--minutes", "0"], "--minutes must be above 0"),
-        (["results-a", "--scale", "large"], "unknown scale 'large'"),
-        (["results-a", "--seeds", "0"], "--seeds must be at least 1"),
-        (["results-a", "--redraw", "--out", "nowhere"], "there is no record of results-a in nowhere"),
-    ],
-)
-def test_misuse_is_one_line(words, message, capsys):
-    command(*words, expect=2)
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-def test_the_command_trains_draws_and_stops_in_time(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(results, "get_result", lambda *a, **b: first_panel(get_result(*a, **b)))
-    words = ["results-e", "--scale", "digits", "--out", str(tmp_path), "--seeds", "1"]
-    words += [part for text in TINY for part in ("--set", text)]
-    command(*words, "--minutes", "0.0000001")
-    assert "the time is up with 4 rows of results-e to go" in capsys.readouterr().err
-    command(*words)
-    assert "Discover, beta=0.95 nu=0.95" in capsys.readouterr().out
-    figure = tmp_path / "results-e" / "nu-beta" / "figures" / "nu-beta.png"
-    drawn = figure.read_bytes()
-    figure.unlink()
-    command("results-e", "--scale", "digits", "--out", str(tmp_path), "--redraw")
-    assert figure.read_bytes() == drawn
-
-
 @pytest.mark.slow
 def test_a_killed_rerun_goes_on_to_the_same_rows(grid, tmp_path):
     words = [sys.executable, "-m", "discover", "reproduce", "results-e", "--scale", "digits", "--out", str(tmp_path)]
@@ -436,18 +370,3 @@ def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(name, everything):
         assert set(batches) == {describe_batches(row.config) for row in part.rows if not row.reference}
         written = write_panel(everything / name / part.name)
         assert {path.suffix for path in written} >= {".png", ".svg"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*RESULTS, *OTHERS])
-def test_every_result_runs_end_to_end_at_the_scale_of_a_rehearsal(name, tmp_path):
-    before = ("results-g",) if name == "gains" else ()  # which are of what is trained
-    command(*before, name, "--scale", "digits", "--out", str(tmp_path))
-    assert list(tmp_path.glob("**/*.png"))
-    for record in tmp_path.glob("results-*/*/comparison.json"):
-        assert json.loads(record.read_text())["status"] == "finished"
-
-
-def test_gains_without_a_result_say_what_to_train_first(tmp_path, capsys):
-    command("gains", "--scale", "digits", "--out", str(tmp_path), expect=2)
-    assert "run `discover reproduce results-d`, for instance, first" in capsys.readouterr().err
