@@ -356,6 +356,30 @@ def test_a_command_that_is_terminated_says_so_and_leaves_nothing_behind(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_that_comes_inside_a_destructor_still_stops_the_command(number, code):
+    script = f"""
+import signal, sys, time
+from discover.lab.cli.errors import run_command, unwind_on_signals
+
+class Command:
+    def __del__(self):
+        signal.raise_signal({int(number)})
+        time.sleep(0)  # the handler runs here, where nobody hears what it raises
+
+    @classmethod
+    def main(cls, **_):
+        del cls.waiting
+        time.sleep(30)
+
+unwind_on_signals()
+Command.waiting = Command()
+sys.exit(run_command(Command))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, timeout=25)
+    assert (ended.stderr, ended.returncode) == ("discover: stopped\n", code)
+
+
 def test_the_words_of_the_command_line_name_what_can_be_typed_there(capsys, tmp_path):
     from tests.lab.data.files import picture, write_files
 

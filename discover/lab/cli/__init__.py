@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from discover.lab.cli.errors import quiet_late_writers, run_command, unwind_on_sigterm, warn_in_lines
+from discover.lab.cli.errors import quiet_late_writers, run_command, unwind_on_signals, warn_in_lines
 
 COMMANDS = {
     "compare": "discover compare digits --optimizers momentum,discover --seeds 3",
@@ -60,5 +60,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:  # we are the program, not a guest in somebody's process
         quiet_late_writers()
         warn_in_lines()
-        unwind_on_sigterm()
+        unwind_on_signals()
     raise SystemExit(run_command(typer.main.get_command(build_app()), arguments))

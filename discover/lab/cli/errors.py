@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -88,13 +89,31 @@ def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
         return _fail(describe_unexpected(error), BAD_INPUT)
 
 
-def unwind_on_sigterm() -> None:
-    """Lets SIGTERM end the program as Ctrl-C does, so that it takes its lock files with it."""
+def unwind_on_signals() -> None:
+    """Lets SIGTERM end the program as Ctrl-C does, so that it takes its lock files with it.
+
+    Python runs a signal's handler between any two instructions, also inside a destructor or a callback of the garbage
+    collector, where an exception is printed and forgotten. Such a signal is sent again a moment later.
+    """
 
     def terminate(*_: object) -> NoReturn:
         raise Terminated
 
+    before = sys.unraisablehook
+
+    def send_again(unraisable: Any) -> None:
+        swallowed = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}.get(unraisable.exc_type)
+        if swallowed is None:
+            before(unraisable)
+            return
+        # To this thread, so that it wakes from waiting, where the system can say so.
+        to_thread = getattr(signal, "pthread_kill", lambda _, number: signal.raise_signal(number))
+        later = threading.Timer(0.02, to_thread, [threading.get_ident(), swallowed])
+        later.daemon = True
+        later.start()
+
     signal.signal(signal.SIGTERM, terminate)
+    sys.unraisablehook = send_again
 
 
 def warn_in_lines() -> None:
