@@ -321,7 +321,8 @@ def test_without_rounds_or_momentum_speed_is_that_of_the_training_itself():
     assert [(row["steps_per_second"], row["relative_speed"]) for row in rows] == [(7.0, None), (None, None)]
 
 
-@pytest.mark.parametrize(("seconds", "trainings"), [((99.0, 99.0), 0), ((99.0, 1.0), 4)])
+# Two rounds; one, where it takes longer than the trainings did; none, where these took long enough themselves.
+@pytest.mark.parametrize(("seconds", "trainings"), [((99.0, 1.0), 4), ((0.0, 0.0), 2), ((99.0, 99.0), 0)])
 def test_speed_is_measured_in_the_same_way_for_all_rows(monkeypatch, seconds, trainings):
     calls = []
     monkeypatch.setattr(speed, "run", lambda config, *_, **__: calls.append(config) or Timed())

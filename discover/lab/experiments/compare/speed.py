@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,17 +23,21 @@ def measure_speed(
     Other programs come and go, so a training's own seconds say little. In a round all optimizers are timed one right
     after the other, and each is set against momentum of the *same* round; the median over the rounds counts. Only
     where every training took longer than :data:`LONG` its own time is good enough, and then it is taken for all.
+    The rounds end early when they have taken as long as the trainings.
 
     Args:
         comparison: what is compared.
         rows: of its table; they are changed.
         options: of :func:`run`: the members, the data set, the compiled programs.
-        rounds: how often each is timed.
+        rounds: how often each is timed at most.
     """
     entries = {entry.label: entry for entry in comparison.entries}
-    long = all((row["train_seconds"] or 0) >= LONG for row in rows)
+    trained = [row["train_seconds"] or 0 for row in rows]
     timed: list[dict[str, float | None]] = []
-    for _ in range(0 if long or len(rows) < 2 else rounds):
+    began = time.monotonic()
+    for number in range(0 if min(trained, default=0) >= LONG or len(rows) < 2 else rounds):
+        if number and time.monotonic() - began > sum(trained):
+            break
         found: dict[str, float | None] = {}
         for row in rows:
             config = entries[row["label"]].config
