@@ -20,13 +20,12 @@ import jax.numpy as jnp
 import optax
 
 from discover.checks import check_at_least, check_group_axis
-from discover.context import NO_CONTEXT, Context, GroupTransformation, Offset, Scalar
+from discover.context import NO_CONTEXT, Context, GroupTransformation, Moved, Offset, Scalar
 from discover.direction import zeros_like_wide
 from discover.groups import has_no_groups, mean_over_groups, without_groups
 from discover.optimizers.compose import Mask, keep_unless, sizes_that_count, with_penalty
 from discover.optimizers.plain import momentum
 from discover.rule import with_offset
-from discover.step import take_step
 
 
 class IgtState(NamedTuple):
@@ -122,29 +121,25 @@ def igt(
         # (T3) is the same affine function of every group's gradient, so the v_k need not be formed.
         offset = _averaged_with(context.offset, state.average, new, blend)
         if isinstance(inner, GroupTransformation):
-            inside = Context(offset=offset, slices=context.slices)
-            true_params, inner_state = take_step(inner, updates, state.inner, state.params, context=inside, **extra)
+            extra["context"] = Context(offset=offset, slices=context.slices)
         else:
-            per_group = jax.tree.map(
-                lambda g, o: with_offset(offset._replace(vector=o[None]), g.astype(o.dtype)),
-                updates,
-                offset.vector,
+            updates = jax.tree.map(
+                lambda g, o: with_offset(offset._replace(vector=o[None]), g.astype(o.dtype)), updates, offset.vector
             )
-            inside = Context(slices=context.slices)
-            true_params, inner_state = take_step(inner, per_group, state.inner, state.params, context=inside, **extra)
-
+        # Not the moved parameters: to be in place of the old ones, these would have to be copied first.
+        step, inner_state = inner.update(updates, state.inner, state.params, **extra)
+        true_params = optax.apply_updates(state.params, step)
         ahead = look_ahead(state.steps + 2, tail_fraction)
-
-        def shifted_step(moved, before, now):
-            return moved + ahead.astype(moved.dtype) * (moved - before) - now
-
-        shifted = jax.tree.map(shifted_step, true_params, state.params, params)
+        shifted = jax.tree.map(lambda p, by: (p + ahead.astype(by.dtype) * by).astype(p.dtype), true_params, step)
         steps = state.steps + 1
         if group_sizes is not None:
             counts = jnp.any(jnp.asarray(group_sizes) > 0)
-            steps, true_params, average = keep_unless(counts, (steps, true_params, average), state[:3])
-            shifted = jax.tree.map(lambda u: jnp.where(counts, u, 0), shifted)
-        return shifted, IgtState(steps, true_params, average, inner_state)
+            before = (state.steps, state.params, state.average, params)
+            steps, true_params, average, shifted = keep_unless(counts, (steps, true_params, average, shifted), before)
+        after = IgtState(steps, true_params, average, inner_state)
+        if context.answer_moved:
+            return Moved(shifted), after
+        return jax.tree.map(jnp.subtract, shifted, params), after
 
     return GroupTransformation(init, update)
 
