@@ -156,16 +156,16 @@ def damped(
       rule: `scale_by_discover`.
       probs: its p_n.
       strength: κ, at least 0.
-      num_clusters: how many clusters take part at a step, in turn; None: all.
+      num_clusters: how many clusters take part at a step at most, in turn; None: all.
 
     Raises:
-      ValueError: if κ is below 0, or the number is none of 1 … N.
+      ValueError: if κ is below 0, or the number is no whole one of at least 1.
     """
     check_at_least("damping", strength, 0)
     total = len(probs)
-    taking_part = total if num_clusters is None else num_clusters
-    if not isinstance(taking_part, int) or not 1 <= taking_part <= total:
-        raise ValueError(f"damping_clusters must be a whole number in 1 to {total}, the clusters, got {num_clusters}")
+    if num_clusters is not None and (not isinstance(num_clusters, int) or num_clusters < 1):
+        raise ValueError(f"damping_clusters must be a whole number of at least 1, got {num_clusters}")
+    taking_part = total if num_clusters is None else min(num_clusters, total)
     if total == 1:  # its buffer is ḡ
         return rule
 

@@ -63,8 +63,8 @@ def scale_by_discover(
         variate of the paper's Algorithm 1, in between Discover-QHM.
       damping: κ ≥ 0 of (D1), `damping.py`: shorter steps along the directions in which the clusters disagree. 0.1 is a
         good start. None: no damping. It reads all N buffers at each step.
-      damping_clusters: how many clusters take part in the damping at a step, in turn, to bound its cost where there
-        are many. None: all.
+      damping_clusters: how many clusters take part in the damping at a step at most, in turn, to bound its cost where
+        there are many. None: all.
       rate: "proportional" moves a buffer by its cluster's share of the batch relative to p_n, (F4);
         "per_visit" by 1 − β at each visit, (F5), for very rare clusters.
       buffer_dtype: dtype of the stored buffers: `jnp.bfloat16` halves the state, "int8" quarters it (`quantized.py`).

@@ -158,6 +158,11 @@ def test_no_damping_is_a_value_of_its_own():
     assert Config().override(["optimizer.damping=0"]).optimizer.arguments["damping"] == 0
 
 
+def test_damping_can_be_by_some_of_the_clusters_before_their_number_is_known():
+    config = Config().override(["optimizer.damping=0.1", "optimizer.damping_clusters=5"]).check()
+    assert config.optimizer.arguments["damping_clusters"] == 5
+
+
 def test_unset_is_the_same_as_never_set():
     config = Config().override(["optimizer.beta=0.9", "optimizer.l2=0.1", "optimizer.rate=per_visit"])
     back = config.override(["optimizer.beta=none", "optimizer.l2=0", "optimizer.rate=proportional"])

@@ -18,6 +18,8 @@ MUONS: Sequence[tuple[str, str, Mapping[str, float]]] = (
 )
 """Optimizer, variant, hyperparameters."""
 MUON_NAMES = {name for name, *_ in MUONS}
+DAMPED_BY = (5, 3)
+"""How many of the ten clusters take part in the damping at a step, in turn: half the cost, a third."""
 OTHERS_RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
     "momentum": {1: (0.01, 0.03), 2: (0.03, 0.1)},
     "discover": {1: (0.03, 0.1), 2: (0.1, 0.3)},
@@ -61,6 +63,25 @@ def _muons(
     ]
 
 
+def _damped_by_some(make: Maker) -> list[Row]:
+    """Damping by some of the clusters at each step, and by all."""
+    name, _, values = MUONS[1]
+    variants = [("damped", values)]
+    variants += [(f"damped by {some}", {**values, "damping_clusters": some}) for some in DAMPED_BY]
+    return [
+        make.row(
+            name,
+            f"{variant} {groups} group{'s' if groups > 1 else ''}",
+            groups=groups,
+            hyperparameters=of_variant,
+            rates=MUON_RATES[groups],
+            facets={"groups": groups, "optimizer": f"{name}-{variant}"},
+        )
+        for groups in (1, 8)
+        for variant, of_variant in variants
+    ]
+
+
 def before_muon(make: Maker) -> list[Panel]:
     """The panels of result h."""
 
@@ -89,6 +110,7 @@ def before_muon(make: Maker) -> list[Panel]:
         make.panel(
             "one-group", "One class a batch: Muon alone and behind Discover", [*_muons(make, 1), shuffled()], **seeds
         ),
+        make.panel("damping", "Damping by some of the clusters at a step", _damped_by_some(make), **seeds),
         make.panel("turns", "Classes in turn: Muon alone and behind Discover", turns, **seeds),
         make.panel("text", "One language a batch: held-out loss", languages(make), measure="loss", **seeds),
     ]
