@@ -85,16 +85,9 @@ class Table(Mapping[str, T], Generic[T]):
       from_path: makes an entry of a user's own thing, from its `module:function` name.
     """
 
-    def __init__(self, kind: str, entries: Iterable[T] = (), from_path: Callable[[str], T] | None = None):
+    def __init__(self, kind: str, entries: Iterable[T], from_path: Callable[[str], T]):
         self.kind, self._from_path = kind, from_path
         self._entries = {entry.name: entry for entry in entries}
-
-    def add(self, entry: T) -> T:
-        """Adds an entry, for code that brings its own; a name is given once."""
-        if entry.name in self._entries:
-            raise ValueError(f"{self.kind} {entry.name!r} is in the table already")
-        self._entries[entry.name] = entry
-        return entry
 
     def find(self, name: str) -> T:
         """The entry of that name, or the one made of `module:function`.
@@ -104,7 +97,7 @@ class Table(Mapping[str, T], Generic[T]):
         """
         if name in self._entries:
             return self._entries[name]
-        if ":" in str(name) and self._from_path is not None:
+        if ":" in str(name):
             return self._from_path(name)
         raise nearest(self.kind, name, self._entries)
 
