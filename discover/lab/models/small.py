@@ -22,11 +22,7 @@ class Logistic(nnx.Module):
         self, input_shape: tuple[int, ...], num_classes: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
     ):
         self.head = nnx.Linear(
-            math.prod(input_shape),
-            num_classes,
-            dtype=dtype,
-            kernel_init=nnx.initializers.zeros,
-            rngs=rngs,
+            math.prod(input_shape), num_classes, dtype=dtype, kernel_init=nnx.initializers.zeros, rngs=rngs
         )
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
