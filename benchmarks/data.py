@@ -118,13 +118,13 @@ def bench_device(results: list[dict], steps: int, repeats: int, dtype: str) -> N
     import jax.numpy as jnp
     import optax
 
-    from discover.lab.data import BatchPlan, Clustering, augmentation
+    from discover.lab.data import Augmentation, BatchPlan, Clustering
     from discover.lab.models import build_network
 
     labels = np.repeat(np.arange(CLASSES), EXAMPLES // CLASSES)
     images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (EXAMPLES, 32, 32, 3), dtype=np.uint8))
     plan = BatchPlan(labels, Clustering.classes(labels), groups=GROUPS, group_size=GROUP_SIZE)
-    augment = augmentation("cifar")
+    augment = Augmentation(padding=4, flip=True)
     network = build_network(
         "wide_resnet", (32, 32, 3), CLASSES, depth=16, width=4, dropout=0.0, dtype=getattr(jnp, dtype)
     )
