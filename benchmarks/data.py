@@ -52,7 +52,6 @@ def bench_sampler(results: list[dict], steps: int, repeats: int) -> None:
             "given": np.arange(5 * GROUPS).reshape(5, GROUPS) % CLASSES,
         },
         "random, 20 clusters of 50 and one of 49,000": {"clustering": skewed},
-        "random, augmentations": {"clustering": Clustering.augmentations(EXAMPLES)},
         "random, 1,000 random clusters": {"clustering": Clustering.random(EXAMPLES, 1000)},
         "random, classes, label noise 0.8": {"clustering": classes, "noise": noise},
         "random, observed labels, noise 0.8": {"clustering": Clustering.observed_labels(labels, noise)},
@@ -118,13 +117,13 @@ def bench_device(results: list[dict], steps: int, repeats: int, dtype: str) -> N
     import jax.numpy as jnp
     import optax
 
-    from discover.lab.data import BatchPlan, Clustering, augmentation
+    from discover.lab.data import Augmentation, BatchPlan, Clustering
     from discover.lab.models import build_network
 
     labels = np.repeat(np.arange(CLASSES), EXAMPLES // CLASSES)
     images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (EXAMPLES, 32, 32, 3), dtype=np.uint8))
     plan = BatchPlan(labels, Clustering.classes(labels), groups=GROUPS, group_size=GROUP_SIZE)
-    augment = augmentation("cifar")
+    augment = Augmentation(padding=4, flip=True)
     network = build_network(
         "wide_resnet", (32, 32, 3), CLASSES, depth=16, width=4, dropout=0.0, dtype=getattr(jnp, dtype)
     )
@@ -141,24 +140,18 @@ def bench_device(results: list[dict], steps: int, repeats: int, dtype: str) -> N
         updates, opt_state = optimizer.update(gradients, opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
-    def gathered(images, indices):
-        return images[indices]
-
-    def augmented(key, images, indices, y, ids):
-        return jax.vmap(augment)(jax.random.split(key, GROUPS), images[indices], y, ids)
-
     @partial(jax.jit, donate_argnums=0)
     def ready_step(carry, x, y):
         return learn(carry, x, y)
 
     @partial(jax.jit, donate_argnums=0)
     def fed_step(carry, number, images, indices, y, ids):
-        x, y = augmented(jax.random.fold_in(jax.random.key(0), number), images, indices, y, ids)
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), number), GROUPS)
+        x, y = jax.vmap(augment)(keys, images[indices], y, ids)
         return learn(carry, x.reshape(-1, 32, 32, 3), y.reshape(-1))
 
-    first = plan.batch(0)
     x = jnp.asarray(np.asarray(images[: GROUPS * GROUP_SIZE]), jnp.float32) / 255
-    y = jnp.asarray(first.labels.reshape(-1))
+    y = jnp.asarray(plan.batch(0).labels.reshape(-1))
 
     def ready(_):
         state["now"] = ready_step(state["now"], x, y)
@@ -169,17 +162,11 @@ def bench_device(results: list[dict], steps: int, repeats: int, dtype: str) -> N
         state["now"] = fed_step(state["now"], k, images, batch.indices, batch.labels, batch.cluster_ids)
         return state["now"]
 
-    gather, transform = jax.jit(gathered), jax.jit(augmented)
-    resident = jnp.asarray(first.indices)
-    resident_labels, resident_ids = jnp.asarray(first.labels), jnp.asarray(first.cluster_ids)
-    key = jax.random.key(1)
+    gather = jax.jit(lambda images, indices: images[indices])
     timed = {
         "WideResNet-16-4 step, batch lies ready": ready,
         "WideResNet-16-4 step, drawn, gathered and augmented": fed,
-        "draw a batch on the host": lambda k: plan.batch(k).indices,
         "draw, send and gather": lambda k: gather(images, plan.batch(k).indices),
-        "gather": lambda _: gather(images, resident),
-        "gather and augment": lambda _: transform(key, images, resident, resident_labels, resident_ids),
     }
     device = jax.devices()[0]
     print(

@@ -1,36 +1,28 @@
-"""8-bit buffers on a GPU: whether the kernel computes what the plain version does, and how long the update takes. ::
+"""8-bit buffers on a GPU: whether the kernel computes what the plain version does. ::
 
-    python benchmarks/int8_buffers.py [RESULTS.json]
+    python benchmarks/int8_buffers.py
 
-The update alone is that of a WideResNet-26-10 with bfloat16 gradients, in float32, bfloat16 and int8, N = 10. The
-kernel is compared with the plain version on small arrays, and on one of more than 2³¹ codes.
+On small arrays, and on one of more than 2³¹ codes. The tests run the kernel in an interpreter; its time is that of
+`discover bench cifar10-classes --optimizers discover+buffer_dtype=int8`.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import sys
-import time
-from statistics import median
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import discover
 from discover import quantized, rule
 from discover.context import Move
 from discover.gpu import device, update_kernel
 from discover.gpu.parameters import Parameter
 from discover.gpu.stacked import update_stacked
-from discover.lab.experiments.bench.candidates import random_images
-from discover.lab.experiments.presets.presets import get_preset
-from discover.lab.experiments.run.build import build_network_for
 
-TIMES = 100
-CLUSTERS = 10
+LARGE = (3, 3, 640, 640)  # 700 times that is more than 2³¹
 
 
 def differences(groups: int, clusters: int, shape: tuple[int, ...]) -> dict[str, float]:
@@ -68,59 +60,13 @@ def differences(groups: int, clusters: int, shape: tuple[int, ...]) -> dict[str,
     }
 
 
-def milliseconds(shapes: Any, dtype: str, groups: int, clusters: int) -> float:
-    """Of one update of all the parameters, the median of 5 times `TIMES` in one program."""
-    tx = discover.discover(0.1, discover.Clusters.uniform(clusters), buffer_dtype=dtype, l2=1e-4)
-    params = jax.tree.map(lambda p: jnp.ones(p.shape, p.dtype), shapes)
-    key, ids = jax.random.key(1), jnp.arange(groups, dtype=jnp.int32)
-    grads = jax.tree.map(
-        lambda p: jax.random.normal(key, (groups, *p.shape), jnp.bfloat16 if p.ndim > 1 else p.dtype), params
-    )
-
-    def loop(held: Any, grads: Any) -> Any:
-        return jax.lax.fori_loop(
-            0, TIMES, lambda _, now: discover.take_step(tx, grads, now[1], now[0], cluster_ids=ids), held
-        )
-
-    held, seconds = (params, jax.jit(tx.init)(params)), []
-    compiled = jax.jit(loop, donate_argnums=0).lower(held, grads).compile()
-    for _ in range(6):
-        began = time.perf_counter()
-        held = jax.block_until_ready(compiled(held, grads))
-        seconds.append((time.perf_counter() - began) / TIMES)
-    return 1e3 * median(seconds[1:])
-
-
-def main(path: str | None) -> None:
-    results: dict[str, Any] = {"device": str(jax.devices()[0]), "jax": jax.__version__}
-
-    def say(name: str, value: Any) -> None:
-        results[name] = value
-        print(f"{time.perf_counter() - began:6.1f} s  {name}: {value}", flush=True)
-        if path is not None:
-            with open(path, "w") as file:
-                json.dump(results, file, indent=1)
-
-    began = time.perf_counter()
+def main() -> None:
     if not device.runs_kernels():
         sys.exit("int8_buffers.py: needs an NVIDIA GPU of 2020 or newer")
-    for groups, clusters, shape in ((1, 3, (37, 11)), (8, 10, (3, 3, 160, 160)), (5, 100, (7,))):
-        say(f"kernel and plain, G = {groups}, {shape}", differences(groups, clusters, shape))
-    config = get_preset("cifar10-classes").config_for("discover")
-    network = build_network_for(config, random_images(config, CLUSTERS))
-    shapes = jax.eval_shape(network.init, jax.random.key(0))
-    for groups in (8, 1):
-        for dtype in ("float32", "bfloat16", "int8"):
-            say(f"update, G = {groups}, {dtype}, ms", milliseconds(shapes, dtype, groups, CLUSTERS))
-    usual, largest = update_kernel.update_in_kernels, [p for p in jax.tree.leaves(shapes) if p.size > 2**20]
-    for block, warps in ((512, 4), (512, 8), (256, 4), (1024, 8)):
-        update_kernel.update_in_kernels = functools.partial(usual, block=block, warps=warps)
-        name = f"the largest matrices, G = 8, int8, blocks of {block}, {warps} warps, ms"
-        say(name, milliseconds(largest, "int8", 8, CLUSTERS))
-    update_kernel.update_in_kernels = usual
-    say("kernel and plain, more than 2³¹ codes", differences(2, 700, (3, 3, 640, 640)))
-    say("update, G = 8, int8, N = 1,000, ms", milliseconds(shapes, "int8", 8, 1000))
+    print(f"{jax.devices()[0]}, jax {jax.__version__}")
+    for groups, clusters, shape in ((1, 3, (37, 11)), (8, 10, (3, 3, 160, 160)), (5, 100, (7,)), (2, 700, LARGE)):
+        print(f"G = {groups}, N = {clusters}, {shape}: {differences(groups, clusters, shape)}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else None)
+    main()

@@ -10,9 +10,9 @@ A setting is an object, and the list is worked through in its order:
 
 `optimizer` is a name of the registry or `module:function`. `batches`: classes drawn at "random", in "turn", or
 "shuffled". Fractions in `options` are arguments of the compiled program, so that settings that differ only in them
-share one. Lists of learning rates and seeds are trained one after the other, or `--members` of them side by side. Each
-training is printed when it ends, and appended to `OUT/muon_cifar.jsonl`. No training starts that would not end within
-`LIMIT` seconds (an environment variable, 540 unless told).
+share one. Lists of learning rates and seeds are trained one after the other. Each training is printed when it ends,
+and appended to `OUT/muon_cifar.jsonl`. No training starts that would not end within `LIMIT` seconds (an environment
+variable, 540 unless told).
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Task:
         return images, labels, ids
 
 
-def trainer(task: Task, setting: dict[str, Any], steps: int, members: int) -> Callable[..., Iterator[Any]]:
-    """`train(hyper, seeds)` with leaves [M]: yields the losses [M] of each fifth, then the accuracies [M] in %."""
+def trainer(task: Task, setting: dict[str, Any], steps: int) -> Callable[..., Iterator[Any]]:
+    """`train(hyper, seed)`: yields the loss of each fifth, then the accuracy in %."""
     entry, groups = OPTIMIZERS.find(setting["optimizer"]), setting["groups"]
     fixed = {name: value for name, value in setting["options"].items() if not _is_number(value)}
     clusters = discover.Clusters.uniform(task.num_classes)
@@ -130,47 +130,32 @@ def trainer(task: Task, setting: dict[str, Any], steps: int, members: int) -> Ca
         guess = lax.map(lambda x: network.apply(params, task.augment.evaluate(x)).argmax(-1), images)
         return 100 * (guess.reshape(-1) == task.test_labels).mean()
 
-    begin = jax.jit(side_by_side(start, members, 0, 0))
-    go_on = jax.jit(side_by_side(some_steps, members, 0, 0, 0, None), donate_argnums=0)
-    test = jax.jit(side_by_side(accuracy, members, 0))
+    begin, go_on, test = jax.jit(start), jax.jit(some_steps, donate_argnums=0), jax.jit(accuracy)
 
-    def train(hyper: dict[str, Any], seeds: Any) -> Iterator[Any]:
-        carry = begin(hyper, seeds)
+    def train(hyper: dict[str, Any], seed: int) -> Iterator[Any]:
+        carry = begin(hyper, seed)
         for chunk in range(CHUNKS):
-            carry, losses = go_on(carry, hyper, seeds, jnp.int32(chunk * (steps // CHUNKS)))
-            yield losses
+            carry, loss = go_on(carry, hyper, seed, jnp.int32(chunk * (steps // CHUNKS)))
+            yield loss
         yield test(carry[0])
 
     return train
-
-
-def side_by_side(function: Callable[..., Any], members: int, *axes: int | None) -> Callable[..., Any]:
-    """`jax.vmap`, but for one member the function itself: a convolution with a batch of one kernel is slower."""
-    if members > 1:
-        return jax.vmap(function, axes)
-
-    def alone(*args: Any) -> Any:
-        own = [arg if axis is None else jax.tree.map(lambda x: x[0], arg) for arg, axis in zip(args, axes)]
-        return jax.tree.map(lambda x: x[None], function(*own))
-
-    return alone
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def expanded(settings: list[dict[str, Any]], members: int) -> Iterator[tuple[dict[str, Any], list[tuple[float, int]]]]:
-    """Each setting with everything in it, and the learning rates and seeds that train side by side."""
+def expanded(settings: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float, int]]:
+    """Each setting with everything in it, a learning rate and a seed."""
     for given in settings:
         setting = {"groups": 1, "batches": "random", "seeds": [0], "options": {}} | given
         unknown = set(setting) - {"optimizer", "groups", "batches", "learning_rate", "seeds", "options"}
         if unknown or setting["batches"] not in BATCHES:
             raise ValueError(f"unknown {', '.join(sorted(unknown)) or setting['batches']!r} in {given}")
-        rates = setting.pop("learning_rate")
-        pairs = list(product(rates if isinstance(rates, list) else [rates], setting.pop("seeds")))
-        for first in range(0, len(pairs), members):
-            yield setting, pairs[first : first + members]
+        rates, seeds = setting.pop("learning_rate"), setting.pop("seeds")
+        for rate, seed in product(rates if isinstance(rates, list) else [rates], seeds):
+            yield setting, rate, seed
 
 
 def read_data(smoke: bool) -> Task:
@@ -198,25 +183,22 @@ class Runs:
         self.longest = 0.0  # seconds of a training, compiling not counted
         out.mkdir(parents=True, exist_ok=True)
 
-    def run(self, setting: dict[str, Any], pairs: list[tuple[float, int]]) -> None:
-        """One program's run: the setting with each learning rate and seed."""
+    def run(self, setting: dict[str, Any], rate: float, seed: int) -> None:
         options = setting["options"]
-        hyper = {name: jnp.full(len(pairs), value, float) for name, value in options.items() if _is_number(value)}
-        hyper |= {"learning_rate": jnp.array([rate for rate, _ in pairs], float)}
+        hyper = {name: value for name, value in options.items() if _is_number(value)} | {"learning_rate": float(rate)}
         fixed = {name: value for name, value in options.items() if name not in hyper}
-        key = json.dumps([{**setting, "options": fixed}, sorted(hyper), len(pairs)])
+        key = json.dumps([{**setting, "options": fixed}, sorted(hyper)])
         started, known = time.monotonic(), key in self.trainers
         if not known:
-            self.trainers[key] = trainer(self.task, setting, self.steps, len(pairs))
-        history: list[Any] = []
-        for numbers in self.trainers[key](hyper, jnp.array([seed for _, seed in pairs])):
-            history.append(np.asarray(numbers))
-            if not np.isfinite(history[-1]).any():
+            self.trainers[key] = trainer(self.task, setting, self.steps)
+        history: list[float] = []
+        for number in self.trainers[key](hyper, seed):
+            history.append(float(number))
+            if not math.isfinite(history[-1]):
                 break
         seconds = time.monotonic() - started
         self.longest = max(self.longest, seconds) if known else self.longest
-        for member, (rate, seed) in enumerate(pairs):
-            self.tell(setting, rate, seed, seconds, [float(numbers[member]) for numbers in history])
+        self.tell(setting, rate, seed, seconds, history)
 
     def tell(self, setting: dict[str, Any], rate: float, seed: int, seconds: float, history: list[float]) -> None:
         losses, accuracy = history[:CHUNKS], history[-1] if len(history) > CHUNKS else math.nan
@@ -235,21 +217,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", type=Path, nargs="?", help="a JSON list")
     parser.add_argument("--out", type=Path, required=True, help="a folder; results are appended")
-    parser.add_argument("--members", type=int, default=1, help="how many train side by side")
     parser.add_argument("--steps", type=int, default=1758)
     parser.add_argument("--skip", type=int, default=0, help="begin after this many settings of the list")
     parser.add_argument("--smoke", action="store_true", help="made-up pictures, a small network, ten steps")
     arguments = parser.parse_args()
     began, limit = time.monotonic(), float(os.environ.get("LIMIT", "540"))
     settings = json.loads(arguments.settings.read_text()) if arguments.settings else SMOKE
-    work = list(expanded(settings[arguments.skip :], arguments.members))
+    work = list(expanded(settings[arguments.skip :]))
     runs = Runs(read_data(arguments.smoke), 10 if arguments.smoke else arguments.steps, arguments.out)
     print(f"{jax.devices()[0].device_kind}: {len(work)} runs, data after {time.monotonic() - began:.0f} s", flush=True)
-    for setting, pairs in work:
+    for setting, rate, seed in work:
         if time.monotonic() - began + runs.longest > limit:
-            print(f"out of time before {json.dumps(setting)}, {pairs}", flush=True)
+            print(f"out of time before {json.dumps(setting)}, learning rate {rate}, seed {seed}", flush=True)
             return
-        runs.run(setting, pairs)
+        runs.run(setting, rate, seed)
 
 
 if __name__ == "__main__":

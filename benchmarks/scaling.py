@@ -159,7 +159,7 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from benchmarks.traffic import bytes_sent, collectives
+    from benchmarks.traffic import bytes_sent
     from discover.sharding import shard_by_parameter, state_shardings
 
     make, clusters, devices = LARGE[name]
@@ -183,9 +183,7 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
         updates, state = replicated.update(mean, state, params)
         return optax.apply_updates(params, updates), state
 
-    began = time.perf_counter()
     compiled = jax.jit(update, donate_argnums=(1, 2)).lower(grads, state, params, ids).compile()
-    seconds = time.perf_counter() - began
     velocity = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), jax.eval_shape(replicated.init, params)
     )
@@ -203,10 +201,8 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
         "parameters": count,
         "clusters": clusters,
         "devices": devices,
-        "collectives": ", ".join(f"{o.kind} of {o.payload / 1e6:,.1f} MB" for o in collectives(compiled)),
         "state_arithmetic": (clusters * size + 4) * count / devices,
         "state_compiled": float(held),
-        "state_in_arguments": float(memory.argument_size_in_bytes - 8 * count - 4 * devices),
         "params_bytes": 4.0 * count,
         "grads_bytes": 4.0 * count,  # of the device's one group
         "temporaries": float(memory.temp_size_in_bytes),
@@ -217,7 +213,6 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
         "sent_arithmetic": 2 * 4 * count * share,
         "sent_compiled": bytes_sent(compiled),
         "sent_momentum": bytes_sent(momentum),
-        "compile_seconds": seconds,
     }
 
 

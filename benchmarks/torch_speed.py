@@ -5,7 +5,7 @@
 
 One cluster a batch, bfloat16 autocast, channels last, made-up pictures. All optimizers take turns on the same network,
 once compiled and once not; a ratio is that of the times of one turn, and the median over the turns is told. The JAX
-part runs in a process of its own. `--compile-step` compiles our steps as well.
+part runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLUSTERS = 10
 BASELINES = {"Discover": "SGD", "DiscoverAdamW": "AdamW", "DiscoverMuon": "Muon"}
 
 
-def torch_part(depth: int, width: int, batch: int, steps: int, turns: int, compile_step: bool) -> dict[str, Any]:
+def torch_part(depth: int, width: int, batch: int, steps: int, turns: int) -> dict[str, Any]:
     """Milliseconds of a step and of the optimizer alone, and ratios to the optimizer that ours is compared with."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -38,11 +38,6 @@ def torch_part(depth: int, width: int, batch: int, steps: int, turns: int, compi
     images = torch.randn(batch, 3, 32, 32, device=device).to(memory_format=torch.channels_last)
     labels = torch.randint(10, (batch,), device=device)
     optimizers = torch_optimizers(model)
-    if compile_step:
-        for name, opt in torch_optimizers(model).items():
-            if name in BASELINES:
-                opt.step = torch.compile(opt.step)
-                optimizers[f"{name}, compiled"] = opt
 
     def wait() -> None:
         if device.type == "cuda":
@@ -98,11 +93,10 @@ def timed(
     for _ in range(turns):
         for name, one in steppers.items():
             times[name].append(seconds(one))
-    ratios = {}
-    for ours, theirs in BASELINES.items():
-        for name in (ours, f"{ours}, compiled"):
-            if name in times:
-                ratios[f"{name} / {theirs}"] = round(median(b / a for a, b in zip(times[name], times[theirs])), 3)
+    ratios = {
+        f"{ours} / {theirs}": round(median(b / a for a, b in zip(times[ours], times[theirs])), 3)
+        for ours, theirs in BASELINES.items()
+    }
     milliseconds = {name: round(1000 * median(values), 3) for name, values in times.items()}
     return {"milliseconds": milliseconds, "steps per second, relative": ratios, "turns": turns}
 
@@ -210,7 +204,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="a JSON file")
     parser.add_argument("--smoke", action="store_true", help="a small network on a CPU")
-    parser.add_argument("--compile-step", action="store_true", help="our steps compiled as well")
     parser.add_argument("--part", choices=("all", "torch", "jax"), default="all")
     arguments = parser.parse_args()
     shape = (10, 1, 8) if arguments.smoke else (26, 10, 256)
@@ -231,7 +224,7 @@ def main() -> None:
             result["jax"] = json.loads(other.read_text())
             other.unlink()
         note()
-    result["torch"] = torch_part(*shape, steps, turns, arguments.compile_step)
+    result["torch"] = torch_part(*shape, steps, turns)
     if "jax" in result and "milliseconds" in result["torch"]["compiled"]:
         compiled = result["torch"]["compiled"]["milliseconds"]["SGD"]
         ratio = compiled / result["jax"]["momentum, milliseconds"]

@@ -85,16 +85,9 @@ class Table(Mapping[str, T], Generic[T]):
       from_path: makes an entry of a user's own thing, from its `module:function` name.
     """
 
-    def __init__(self, kind: str, entries: Iterable[T] = (), from_path: Callable[[str], T] | None = None):
+    def __init__(self, kind: str, entries: Iterable[T], from_path: Callable[[str], T]):
         self.kind, self._from_path = kind, from_path
         self._entries = {entry.name: entry for entry in entries}
-
-    def add(self, entry: T) -> T:
-        """Adds an entry, for code that brings its own; a name is given once."""
-        if entry.name in self._entries:
-            raise ValueError(f"{self.kind} {entry.name!r} is in the table already")
-        self._entries[entry.name] = entry
-        return entry
 
     def find(self, name: str) -> T:
         """The entry of that name, or the one made of `module:function`.
@@ -104,7 +97,7 @@ class Table(Mapping[str, T], Generic[T]):
         """
         if name in self._entries:
             return self._entries[name]
-        if ":" in str(name) and self._from_path is not None:
+        if ":" in str(name):
             return self._from_path(name)
         raise nearest(self.kind, name, self._entries)
 
@@ -254,6 +247,8 @@ _TAILS = Axis((2.0, 18.0, 90.0), "log")
 _ALPHAS = Axis((0.001, 0.01, 0.03, 0.1, 0.3, 1.0), "log")
 _MOMENTUM = {"learning_rate": _RATES, "beta": _BETAS}
 _QHM = {**_MOMENTUM, "nu": _NUS}
+_TAIL = {"tail_fraction": _TAILS}
+_ADAM = {"learning_rate": _ADAM_RATES, "beta": _BETAS, "nu": _NUS}
 _MUON = {"learning_rate": _MUON_RATES, "beta": _BETAS, "nu": _NUS}
 _PRINTED = {"learning_rate": _RATES, "alpha": _ALPHAS, "alpha_n": _ALPHAS}
 
@@ -273,57 +268,27 @@ def _own(path: str) -> Optimizer:
     return Optimizer(path, path, own_label(path), "#222222", clustered, None, {"learning_rate": _RATES})
 
 
+def _clustered(name: str, module: str, label: str, color: str, baseline: str, search: Mapping[str, Axis]) -> Optimizer:
+    return Optimizer(name, f"{module}:{name}", label, color, True, baseline, search)
+
+
 OPTIMIZERS: Table[Optimizer] = Table(
     "optimizer",
     (
         Optimizer("momentum", f"{_PLAIN}:momentum", "Momentum", "#0072B2", search=_MOMENTUM),
         Optimizer("sgd", f"{_PLAIN}:sgd", "SGD", "#767676", search={"learning_rate": _RATES}),
         Optimizer("qhm", f"{_PLAIN}:qhm", "QHM", "#56B4E9", search=_QHM),
-        Optimizer("igt", f"{_IGT}:igt_momentum", "IGT", "#009E73", search={**_MOMENTUM, "tail_fraction": _TAILS}),
+        Optimizer("igt", f"{_IGT}:igt_momentum", "IGT", "#009E73", search=_MOMENTUM | _TAIL),
         Optimizer("adam", f"{_PLAIN}:adam", "Adam", "#3B3B8F", search={"learning_rate": _ADAM_RATES, "beta1": _BETAS}),
         Optimizer("muon", f"{_MUONS}:muon", "Muon", "#117A65", search=_MUON),
-        Optimizer("discover", f"{_DISCOVER}:discover", "Discover", "#D55E00", True, "momentum", _QHM),
-        Optimizer("discover_qhm", f"{_DISCOVER}:discover_qhm", "Discover-QHM", "#A6478A", True, "qhm", _QHM),
-        Optimizer(
-            "discover_igt",
-            f"{_DISCOVER}:discover_igt",
-            "Discover-IGT",
-            "#E69F00",
-            True,
-            "igt",
-            {**_QHM, "tail_fraction": _TAILS},
-        ),
-        Optimizer(
-            "discover_adam",
-            f"{_DISCOVER}:discover_adam",
-            "Discover-Adam",
-            "#6A51C8",
-            True,
-            "adam",
-            {"learning_rate": _ADAM_RATES, "beta": _BETAS, "nu": _NUS},
-        ),
-        Optimizer("discover_muon", f"{_MUONS}:discover_muon", "Discover-Muon", "#C0143C", True, "muon", _MUON),
-        Optimizer(
-            "paper_discover", f"{_PAPER}:paper_discover", "Discover (printed)", "#8A3D00", True, "momentum", _PRINTED
-        ),
-        Optimizer(
-            "paper_discover_qhm",
-            f"{_PAPER}:paper_discover_qhm",
-            "Discover-QHM (printed)",
-            "#6B2D59",
-            True,
-            "qhm",
-            {**_PRINTED, "nu": _NUS},
-        ),
-        Optimizer(
-            "paper_discover_igt",
-            f"{_PAPER}:paper_discover_igt",
-            "Discover-IGT (printed)",
-            "#8F6300",
-            True,
-            "igt",
-            {**_PRINTED, "tail_fraction": _TAILS},
-        ),
+        _clustered("discover", _DISCOVER, "Discover", "#D55E00", "momentum", _QHM),
+        _clustered("discover_qhm", _DISCOVER, "Discover-QHM", "#A6478A", "qhm", _QHM),
+        _clustered("discover_igt", _DISCOVER, "Discover-IGT", "#E69F00", "igt", _QHM | _TAIL),
+        _clustered("discover_adam", _DISCOVER, "Discover-Adam", "#6A51C8", "adam", _ADAM),
+        _clustered("discover_muon", _MUONS, "Discover-Muon", "#C0143C", "muon", _MUON),
+        _clustered("paper_discover", _PAPER, "Discover (printed)", "#8A3D00", "momentum", _PRINTED),
+        _clustered("paper_discover_qhm", _PAPER, "Discover-QHM (printed)", "#6B2D59", "qhm", _PRINTED | {"nu": _NUS}),
+        _clustered("paper_discover_igt", _PAPER, "Discover-IGT (printed)", "#8F6300", "igt", _PRINTED | _TAIL),
     ),
     from_path=_own,
 )

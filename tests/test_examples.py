@@ -64,17 +64,6 @@ def test_text_domains_learn_with_every_optimizer(monkeypatch):
     assert all(loss < 0.85 * UNIFORM_LOSS for loss in means.values()), means
 
 
-@pytest.mark.slow
-def test_discover_before_adam_learns(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    import text_domains
-
-    for name, value in {"STEPS": 40, "LENGTH": 16, "WIDTH": 16, "LAYERS": 1}.items():
-        monkeypatch.setattr(text_domains, name, value)
-    means = run_main("discover_before_adam", monkeypatch)
-    assert all(loss < 0.85 * UNIFORM_LOSS for loss in means.values()), means
-
-
 def test_every_example_is_run_by_a_test():
     tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     for path in EXAMPLES.glob("*.py"):

@@ -100,12 +100,7 @@ def shard_by_parameter(
     def update(updates, state, params=None, *, cluster_ids=None, group_sizes=None, **extra):
         if params is None:
             raise ValueError("shard_by_parameter needs the parameters: call tx.update(grads, state, params, ...)")
-        num_groups = check_group_axis(updates, params)
-        if num_groups % devices:
-            raise ValueError(
-                f"the number of groups must be a multiple of the {devices} devices of axis {data_axis!r}, got "
-                f"{num_groups}; pad_groups adds groups of size 0"
-            )
+        num_groups = _count_groups(updates, params, devices, data_axis)
         everywhere = NamedSharding(mesh, P())  # a few bytes each, and every device needs all of them
         sizes = None
         if group_sizes is not None:
@@ -170,12 +165,7 @@ def sharded_group_value_and_grad(
     per_group = group_value_and_grad(with_key, has_aux=has_aux, mode=mode, matrix_dtype=matrix_dtype)
 
     def value_and_grad(params: Any, batch: Any, *shared: Any, key: jax.Array | None = None) -> Any:
-        num_groups = check_group_axis(batch, None)
-        if num_groups % devices:
-            raise ValueError(
-                f"the number of groups must be a multiple of the {devices} devices of axis {data_axis!r}, got "
-                f"{num_groups}; pad_groups adds groups of size 0"
-            )
+        num_groups = _count_groups(batch, None, devices, data_axis)
         # One key a group, drawn before the groups part ways: the same keys on any number of devices.
         keys = None if key is None else jax.random.split(key, num_groups)
         groups, whole = P(data_axis), P()
@@ -245,6 +235,16 @@ def state_shardings(
     slices = Slices(params, mesh, data_axis, param_specs, multiple=slice_multiple(state))
     shardings = slices.shardings(state)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
+
+
+def _count_groups(groups: Any, like: Any, devices: int, data_axis: str) -> int:
+    num_groups = check_group_axis(groups, like)
+    if num_groups % devices:
+        raise ValueError(
+            f"the number of groups must be a multiple of the {devices} devices of axis {data_axis!r}, got "
+            f"{num_groups}; pad_groups adds groups of size 0"
+        )
+    return num_groups
 
 
 def _gather(slices: Slices, updates: Any, cut: Any, params: Any) -> Any:

@@ -14,6 +14,8 @@ masks by name or by `ndim` mean the same on slices.
 All leaves of one dtype travel together: one collective a step for each dtype, however many parameters there are.
 """
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,7 +42,7 @@ class Leaf(NamedTuple):
     @property
     def size(self) -> int:
         """Values in one shard, without padding."""
-        return _product(self.shape)
+        return math.prod(self.shape)
 
     @property
     def slice_shape(self) -> tuple[int, ...]:
@@ -96,7 +98,7 @@ class Slices:
                     )
                 shape[dim] //= self.mesh.shape[axis]
                 axes.append(axis)
-        length = -(-_product(shape) // (self.count * self.multiple)) * self.multiple
+        length = -(-math.prod(shape) // (self.count * self.multiple)) * self.multiple
         return Leaf(tuple(path), tuple(shape), jnp.result_type(value), spec, tuple(axes), length)
 
     def find(self, path: tuple[Any, ...]) -> Leaf | None:
@@ -244,7 +246,7 @@ class Slices:
 
     def global_length(self, leaf: Leaf) -> int:
         """The first dimension of a leaf's slices put together, padding included."""
-        return leaf.length * self.count * _product(self.mesh.shape[axis] for axis in leaf.axes)
+        return leaf.length * self.count * math.prod(self.mesh.shape[axis] for axis in leaf.axes)
 
     # -- inside of a device -------------------------------------------------------------------------------------------
 
@@ -255,10 +257,8 @@ class Slices:
         return flat.reshape(values.shape[0], self.count, leaf.length)
 
     def _split(self, rows: jax.Array, members: list[int]) -> list[jax.Array]:
-        ends, end = [], 0
-        for i in members[:-1]:
-            ends.append(end := end + self.leaves[i].length)
-        return jnp.split(rows, ends, axis=-1)
+        ends = list(itertools.accumulate(self.leaves[i].length for i in members))
+        return jnp.split(rows, ends[:-1], axis=-1)
 
     def _by_dtype(self, dtypes: list[Any]) -> list[list[int]]:
         names: dict[Any, list[int]] = {}
@@ -311,10 +311,3 @@ def _weigh(weights: jax.Array, rows: jax.Array) -> jax.Array:
     counted = jnp.where(counts[:, None, None], rows.astype(wide), 0)
     merged = jnp.einsum("sk,k...->s...", weights.astype(wide), counted, precision=lax.Precision.HIGHEST)
     return merged.astype(rows.dtype)
-
-
-def _product(numbers: Any) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result

@@ -13,7 +13,7 @@ from discover.lab.data.noise import LabelNoise
 from discover.lab.data.sources.table import SOURCES, load
 
 if TYPE_CHECKING:
-    from discover.lab.data.images.augment import Augmentation, augmentation, scale_pixels
+    from discover.lab.data.images.augment import Augmentation
 
 __all__ = [
     "CLUSTERINGS",
@@ -32,19 +32,17 @@ __all__ = [
     "LabelNoise",
     "LazyExamples",
     "Split",
-    "augmentation",
     "cluster",
     "group_by_cluster",
     "load",
-    "scale_pixels",
     "stratified_split",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Augmentation works on the device: only who asks for it waits for jax."""
-    if name in ("Augmentation", "augmentation", "scale_pixels"):
-        from discover.lab.data.images import augment
+    if name == "Augmentation":
+        from discover.lab.data.images.augment import Augmentation
 
-        return getattr(augment, name)
+        return Augmentation
     raise AttributeError(f"module 'discover.lab.data' has no attribute {name!r}")

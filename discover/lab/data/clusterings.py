@@ -112,7 +112,7 @@ CLUSTERINGS: Table[ClusteringKind] = Table(
     ),
     from_path=lambda path: ClusteringKind(path, path),
 )
-"""Every clustering; `CLUSTERINGS.add` takes more."""
+"""Every clustering."""
 
 
 def cluster(

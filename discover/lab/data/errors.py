@@ -17,9 +17,8 @@ class DataError(ValueError):
 
     def __init__(self, message: str, **remedy: object):
         given = ", ".join(f"{name}={value!r}" for name, value in remedy.items())
-        self.remedy = remedy
-        super().__init__(printable(f"{message}: give {given}" if remedy else message))
         typed = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in remedy.items())
+        super().__init__(printable(f"{message}: give {given}" if remedy else message))
         self.on_command_line = printable(f"{message}: give {typed}" if remedy else message)
         """The same in the words of the command line, where options are spelt differently."""
 

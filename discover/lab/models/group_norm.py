@@ -32,20 +32,6 @@ class GroupNorm(nnx.GroupNorm):
     Differentiable in reverse mode (what training needs), and that gradient again, but not in forward mode.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        num_groups: int,
-        *,
-        epsilon: float,
-        dtype: DTypeLike,
-        scale_init: nnx.Initializer,
-        rngs: nnx.Rngs,
-    ):
-        super().__init__(
-            num_features, num_groups=num_groups, epsilon=epsilon, dtype=dtype, scale_init=scale_init, rngs=rngs
-        )
-
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         if mask is not None:
             raise ValueError("this group norm takes no mask; flax.nnx.GroupNorm does")

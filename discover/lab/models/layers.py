@@ -1,4 +1,4 @@
-"""Layers that the models share: convolution (with weight standardization), dense, dropout.
+"""Layers that the models share: convolution (with weight standardization), dropout.
 
 Parameters are float32; ``dtype`` is the type of the computation. Every convolution goes through one
 replaceable function, so that an optimizer that needs one weight gradient per group can bring its own.
@@ -89,11 +89,6 @@ class Conv(nnx.Module):
             "SAME",
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
-
-
-def dense(in_features: int, out_features: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> nnx.Linear:
-    """An affine layer with float32 parameters and ``dtype`` arithmetic."""
-    return nnx.Linear(in_features, out_features, dtype=dtype, rngs=rngs)
 
 
 def drop(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

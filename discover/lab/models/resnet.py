@@ -10,7 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, drop
 
 BLOCKS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 GROUPS = 32
@@ -77,7 +77,7 @@ class ResNet(nnx.Module):
                 blocks.append(Bottleneck(features, width * 2**stage, stride=stride, conv=conv))
                 features = 4 * width * 2**stage
         self.blocks = nnx.List(blocks)
-        self.head = dense(features, num_classes, dtype=dtype, rngs=rngs)
+        self.head = nnx.Linear(features, num_classes, dtype=dtype, rngs=rngs)
         self.dropout_rate = dropout
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:

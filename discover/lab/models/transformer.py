@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from discover.lab.models.layers import check_sizes, dense, drop, fold
+from discover.lab.models.layers import check_sizes, drop, fold
 
 BYTES = 256
 
@@ -22,8 +22,8 @@ class Block(nnx.Module):
             nnx.Linear(width, width, use_bias=False, dtype=dtype, rngs=rngs) for _ in range(4)
         )
         self.up, self.down = (
-            dense(width, 4 * width, dtype=dtype, rngs=rngs),
-            dense(4 * width, width, dtype=dtype, rngs=rngs),
+            nnx.Linear(width, 4 * width, dtype=dtype, rngs=rngs),
+            nnx.Linear(4 * width, width, dtype=dtype, rngs=rngs),
         )
 
     def __call__(self, x: jax.Array, seen: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
@@ -68,7 +68,7 @@ class Transformer(nnx.Module):
         self.places = nnx.Embed(input_shape[0], width, dtype=dtype, embedding_init=small, rngs=rngs)
         self.blocks = nnx.List([Block(width, heads, dtype=dtype, rngs=rngs) for _ in range(depth)])
         self.norm = nnx.LayerNorm(width, dtype=dtype, rngs=rngs)
-        self.head = dense(width, BYTES if next_byte else num_classes, dtype=dtype, rngs=rngs)
+        self.head = nnx.Linear(width, BYTES if next_byte else num_classes, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Returns logits in float32; dropout only with a key."""

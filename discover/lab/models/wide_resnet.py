@@ -10,7 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, dense, drop, fold
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, drop, fold
 
 FIRST_GROUPS = 16  # in the first norm of each block
 OTHER_GROUPS = 32
@@ -19,18 +19,8 @@ OTHER_GROUPS = 32
 class WideBlock(nnx.Module):
     """Norm, relu, conv, norm, relu, dropout, conv, and a shortcut (1x1 where the shape changes)."""
 
-    def __init__(
-        self,
-        in_features: int,
-        features: int,
-        *,
-        stride: int,
-        dropout: float,
-        dtype: DTypeLike,
-        conv_general_dilated: ConvFn | None,
-        rngs: nnx.Rngs,
-    ):
-        conv: dict[str, Any] = {"dtype": dtype, "conv_general_dilated": conv_general_dilated, "rngs": rngs}
+    def __init__(self, in_features: int, features: int, *, stride: int, dropout: float, conv: dict[str, Any]):
+        dtype, rngs = conv["dtype"], conv["rngs"]
         self.norm1 = group_norm(in_features, FIRST_GROUPS, dtype=dtype, rngs=rngs)
         self.conv1 = Conv(in_features, features, 3, stride=stride, **conv)
         self.norm2 = group_norm(features, OTHER_GROUPS, dtype=dtype, rngs=rngs)
@@ -79,11 +69,11 @@ class WideResNet(nnx.Module):
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
                 wide = 16 * 2**stage * width
-                stages.append(WideBlock(features, wide, stride=stride, dropout=dropout, **conv))
+                stages.append(WideBlock(features, wide, stride=stride, dropout=dropout, conv=conv))
                 features = wide
         self.blocks = nnx.List(stages)
         self.norm = group_norm(features, OTHER_GROUPS, dtype=dtype, rngs=rngs)
-        self.head = dense(features, num_classes, dtype=dtype, rngs=rngs)
+        self.head = nnx.Linear(features, num_classes, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Returns logits [b, num_classes] in float32; dropout only with a key."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from discover.lab.report.load import mean_std
 from discover.lab.report.style import series_name
 from discover.lab.report.tables import accuracy
 from discover.registry import OPTIMIZERS
@@ -26,19 +26,13 @@ def can_tell(one: Sequence[float], other: Sequence[float]) -> bool:
     """
     if min(len(one), len(other)) < 2:
         return False
-    errors = [_variance(values) / len(values) for values in (one, other)]
-    gap = abs(math.fsum(one) / len(one) - math.fsum(other) / len(other))
-    if not sum(errors):
-        return gap > 0
-    from scipy.stats import t
+    (mean, std), (other_mean, other_std) = mean_std(one), mean_std(other)
+    if std == other_std == 0:
+        return mean != other_mean
+    from scipy.stats import ttest_ind_from_stats
 
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(v) - 1) for e, v in zip(errors, (one, other)))
-    return gap > float(t.ppf(1 - LEVEL / 2, freedom)) * math.sqrt(sum(errors))
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    found = ttest_ind_from_stats(mean, std, len(one), other_mean, other_std, len(other), equal_var=False)
+    return bool(found.pvalue < LEVEL)
 
 
 def _pairs(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from discover.lab.report.plotting import save_figure, styled
+from discover.lab.report.plotting import INK, save_figure, styled
 from discover.lab.report.style import is_clustered
 from discover.registry import REFERENCE
 
@@ -41,7 +41,7 @@ def write_bench_figure(result: Mapping[str, Any], directory: str | Path) -> list
             if row["optimizer"] in PAPER:
                 axes.plot([PAPER[row["optimizer"]]] * 2, [place - 0.33, place + 0.33], color="#d55e00", linewidth=2)
         axes.plot([], [], color="#d55e00", linewidth=2, label="the paper's ratio (CIFAR-10, 4 TPUv2)")
-        axes.axvline(1, color="#22252b", linewidth=1)
+        axes.axvline(1, color=INK, linewidth=1)
         axes.set_yticks(list(places), labels)
         axes.set_xlim(0, max(1.08, 1.05 * max((row["ratio_highest"] for row in rows), default=1)))
         axes.set_xlabel("steps per second, momentum = 1")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discover.lab.report.plotting import save_figure, styled
+from discover.lab.records import read_json
+from discover.lab.report.plotting import INK, save_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_IN, _BETWEEN, _INK = "#9fb7c9", "#D55E00", "#22252b"
+_IN, _BETWEEN = "#9fb7c9", "#D55E00"
 
 
 def write_diagnosis_figure(json_file: Path, directory: Path) -> list[Path]:
     """Draws `diagnosis`, clusterings by the share of the noise between their clusters, and `layers`, where it lies."""
-    record = json.loads(json_file.read_text())
+    record = read_json(json_file)
     with styled():
         files = save_figure(_ranking(record), directory, "diagnosis")
         return files + (save_figure(_layers(record), directory, "layers") if record.get("layers") else [])
@@ -35,11 +35,11 @@ def _ranking(record: dict[str, Any]) -> Figure:
             share = row["stages"][last][key]
             panel.barh(place, share, color=_BETWEEN, hatch="//", edgecolor="white", linewidth=0)
             panel.barh(place, 1 - share, left=share, color=_IN)
-            panel.plot(row["stages"][first][key], place, marker="d", color=_INK, markersize=5, linestyle="")
+            panel.plot(row["stages"][first][key], place, marker="d", color=INK, markersize=5, linestyle="")
             interval = row["stages"][last].get("batch" if key == "batch_share" else "shuffled")
             if interval is not None:
                 ends = interval["between_share"]
-                panel.plot([ends["low"], ends["high"]], [place, place], color=_INK, linewidth=1.1, marker="|")
+                panel.plot([ends["low"], ends["high"]], [place, place], color=INK, linewidth=1.1, marker="|")
             panel.text(1.01, place, f"{share:.0%}", va="center", fontsize=8)
         panel.set_xlim(0, 1)
         panel.set_xlabel("share of the gradient noise of a batch")
@@ -49,7 +49,7 @@ def _ranking(record: dict[str, Any]) -> Figure:
     handles = [
         Rectangle((0, 0), 1, 1, color=_BETWEEN, hatch="//"),
         Rectangle((0, 0), 1, 1, color=_IN),
-        *axes[0].plot([], [], marker="d", color=_INK, linestyle=""),
+        *axes[0].plot([], [], marker="d", color=INK, linestyle=""),
     ]
     words = [f"between clusters ({last})", f"within clusters ({last})", f"between clusters ({first})"]
     known = f"{record['parameters']:,} parameters, gradients of {record['sample']:,} of {record['examples']:,} examples"
@@ -78,7 +78,7 @@ def _layers(record: dict[str, Any]) -> Figure:
     bars.grid(visible=False)
     points = [(0.0, 0.0), *((row["buffers"], row["held"]) for row in best)]
     curve.plot(*zip(*points), color=_BETWEEN, marker="o", markersize=3)
-    curve.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle=":")
+    curve.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
     curve.set_xlabel("share of the buffers, best layers first")
     curve.set_ylabel("share of the noise between clusters")
     curve.set_title("what some of the buffers hold")

@@ -191,17 +191,19 @@ def _row_of(run: RunRecord) -> dict[str, Any]:
         for quantity in ("accuracy", "loss"):
             values = (final.get(split) or {}).get(quantity)
             if values:
-                mean, std = mean_std(values)
-                row[f"{split}_{quantity}"] = {"mean": mean, "std": std, "values": values}
+                row[f"{split}_{quantity}"] = _spread(values)
     ends = [((member.get("final") or {}).get("test") or {}) for member in run.summary.get("members") or []]
     by_seed = [end["clusters"] for end in ends if end.get("clusters")]
     for name in by_seed[0] if by_seed else ():
         for quantity in ("accuracy", "loss"):
-            values = [clusters[name][quantity] for clusters in by_seed]
-            mean, std = mean_std(values)
-            found = {"mean": mean, "std": std, "values": values}
+            found = _spread([clusters[name][quantity] for clusters in by_seed])
             row.setdefault("clusters", {}).setdefault(name, {})[quantity] = found
     return row
+
+
+def _spread(values: list[float | None]) -> dict[str, Any]:
+    mean, std = mean_std(values)
+    return {"mean": mean, "std": std, "values": values}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

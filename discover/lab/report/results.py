@@ -117,9 +117,9 @@ def _grid(record: dict[str, Any]) -> Figure:
         y, x = betas.index(row["facets"]["beta"]), nus.index(row["facets"]["nu"])
         mean, std = _percent(row)
         text = "diverged" if mean is None else f"{mean:.1f}" + (f"\n± {std:.1f}" if std else "")
-        color = "#22252b" if mean is not None and mean > middle else "white"
+        color = INK if mean is not None and mean > middle else "white"
         axes.text(
-            x, y, text, ha="center", va="center", fontsize=9, color=color if mean is not None else "#22252b",
+            x, y, text, ha="center", va="center", fontsize=9, color=color if mean is not None else INK,
             fontweight="bold" if best is not None and (y, x) == tuple(best) else "normal",
         )  # fmt: skip
     axes.set_xticks(range(len(nus)), [f"{nu:g}" for nu in nus])

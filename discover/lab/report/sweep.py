@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from discover.lab.records import read_json
-from discover.lab.report.plotting import save_figure, styled
+from discover.lab.report.plotting import INK, save_figure, styled
 from discover.lab.report.style import series_name, series_styles
 from discover.lab.report.tables import MISSING, Table, accuracy
 
@@ -96,11 +96,11 @@ def _draw_axis(axes: Axes, record: dict[str, Any], name: str, axis: dict[str, An
     diverged = [t["params"][name] for t in record["trials"] if t["state"] == "diverged"]
     if diverged:
         bottom = [0.0] * len(diverged)
-        axes.scatter(diverged, bottom, marker="+", s=30, color="#22252b", linewidth=1.1, zorder=2, label="diverged")
+        axes.scatter(diverged, bottom, marker="+", s=30, color=INK, linewidth=1.1, zorder=2, label="diverged")
     winner = next((t for t in complete if t["number"] == record["winner"]), None)
     if winner is not None:
         at = (winner["params"][name], 100 * winner["validation_accuracy"]["mean"])
-        axes.scatter(*at, marker="*", s=170, color=color, edgecolor="#22252b", linewidth=0.8, zorder=4, label="winner")
+        axes.scatter(*at, marker="*", s=170, color=color, edgecolor=INK, linewidth=0.8, zorder=4, label="winner")
     if axis["shape"] == "log":
         axes.set_xscale("log")
     axes.set_xlabel(_SYMBOLS.get(name, name))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from discover.lab.records import read_json
 from discover.lab.report.plotting import save_figure, styled
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _ERROR = r"$E\|\theta - \theta^*\|^2$"
 
 def write_theory_figures(json_file: Path, directory: Path) -> list[Path]:
     """Draws `theory-bound`, `theory-steady-state` and `theory-groups`; returns the files."""
-    record = json.loads(json_file.read_text())
+    record = read_json(json_file)
     made: dict[str, Callable[[dict[str, Any]], Figure]] = {
         "theory-bound": _bound,
         "theory-steady-state": _steady_state,

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discover.lab.report.plotting import save_figure, styled
+from discover.lab.report.plotting import INK, save_figure, styled
 from discover.registry import OPTIMIZERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INK = "#22252b"
 _MARKERS = {1: "o", 2: "s", 4: "^", 8: "D"}
 _COLOURS = {"classes": "#D55E00", "kmeans": "#0072B2", "random": "#767676", "augmentations": "#009E73"}
 _NAMES = {"kmeans": "k-means on pixels"}
@@ -36,8 +35,8 @@ def write_validation_figure(records: Mapping[str, dict[str, Any]], directory: Pa
         for label in (label for label in _COLOURS if label in drawn):
             panels[0][0].plot([], [], "o", color=_COLOURS[label], label=_NAMES.get(label, label))
         for groups, marker in _MARKERS.items():
-            panels[0][0].plot([], [], marker, color=_INK, linestyle="", label=f"G = {groups}")
-        panels[0][0].plot([], [], "o", color=_INK, fillstyle="none", label="with label noise")
+            panels[0][0].plot([], [], marker, color=INK, linestyle="", label=f"G = {groups}")
+        panels[0][0].plot([], [], "o", color=INK, fillstyle="none", label="with label noise")
         figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=5)
         return save_figure(figure, directory, "advice-validation")
 
@@ -45,7 +44,7 @@ def write_validation_figure(records: Mapping[str, dict[str, Any]], directory: Pa
 def _panel(axes: Axes, name: str, record: dict[str, Any]) -> None:
     rows, seeds = record["rows"], len(record["plan"]["seeds"])
     for row in rows:
-        colour, x, y = _COLOURS.get(row["clustering"], _INK), row["predicted"], row["measured"]
+        colour, x, y = _COLOURS.get(row["clustering"], INK), row["predicted"], row["measured"]
         axes.plot([x, x], [row["measured_low"], row["measured_high"]], color=colour, linewidth=1.0, alpha=0.6)
         axes.plot(
             x, y, marker=_MARKERS.get(row["groups"], "P"), linestyle="", color=colour, markersize=7,
@@ -53,7 +52,7 @@ def _panel(axes: Axes, name: str, record: dict[str, Any]) -> None:
         )  # fmt: skip
         for reached, factor in ((row["momentum_reached"], 1.14), (row["discover_reached"], 1 / 1.14)):
             if reached < seeds:
-                arrow = {"arrowstyle": "->", "color": _INK}
+                arrow = {"arrowstyle": "->", "color": INK}
                 axes.annotate("", (x, y * factor), (x, y), arrowprops=arrow)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -102,8 +101,8 @@ def write_gains_figure(record: dict[str, Any], directory: Path) -> list[Path]:
             label = f"{entry.label} over {OPTIMIZERS[entry.baseline or ''].label}: {_correlation(own)}"
             axes.plot([], [], "o", color=entry.color, label=label)
         for name, marker in markers.items():
-            axes.plot([], [], marker, color=_INK, linestyle="", label=name)
-        axes.plot([], [], "o", color=_INK, fillstyle="none", linestyle="", label="clusters in turn")
+            axes.plot([], [], marker, color=INK, linestyle="", label=name)
+        axes.plot([], [], "o", color=INK, fillstyle="none", linestyle="", label="clusters in turn")
         axes.set_xlabel("expected gain: times fewer steps than Momentum")
         axes.set_ylabel("measured gain: odds to be right, over the baseline's")
         axes.set_title(f"All {len(record['rows'])} comparisons: {_correlation(record)}", fontsize=10)

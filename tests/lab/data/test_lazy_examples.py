@@ -77,12 +77,13 @@ def test_an_image_of_another_size_is_named_when_it_is_read(folder):
         train.images[np.arange(len(train))]
 
 
-def test_images_that_nobody_asks_for_are_not_opened(folder, tmp_path):
+def test_images_that_nobody_asks_for_are_not_opened(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("DISCOVER_CACHE", str(tmp_path / "kept"))
     whole = load("folder", folder, cache=False)
     for name in ("train/bee", "train/cow"):
         for file in (folder / name).iterdir():
             file.write_bytes(b"no image")
-    train = load("folder", folder, lazy=True, image_size=4, cache_dir=tmp_path / "kept").train
+    train = load("folder", folder, lazy=True, image_size=4).train
     ants = np.flatnonzero(train.labels == 0)
     held = train.hold(ants)
     np.testing.assert_array_equal(held.labels, whole.train.labels)

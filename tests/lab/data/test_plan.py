@@ -94,15 +94,6 @@ def test_a_batch_is_a_function_of_its_step_alone(plan, start, count, data):
     assert same([np.stack(values) for values in zip(*backwards)], stacked)
 
 
-@given(plan=plans, resume=st.integers(0, 60))
-@settings(max_examples=20, deadline=None)
-def test_any_resume_point_continues_identically(plan, resume):
-    through = [plan.batch(step) for step in range(resume + 5)]
-    resumed = pickle.loads(pickle.dumps(plan))
-    for step in range(resume, resume + 5):
-        assert same(through[step], resumed.batch(step))
-
-
 @given(
     cluster_sizes=strategies.sizes,
     share=st.integers(1, 4),

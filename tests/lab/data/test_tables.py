@@ -67,13 +67,11 @@ def test_a_function_in_a_user_s_file_is_a_clustering(own):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: load("digts"), "unknown data source 'digts': did you mean 'digits'"),
         (lambda: load("own_dta:line"), "there is no module 'own_dta'"),
         (lambda: load("own_data:lin"), "has no 'lin'"),
         (lambda: load("own_data:line", point=3), "option of source 'own_data:line' 'point': did you mean 'points'"),
         (lambda: load("own_data:numbers"), "must return a discover.lab.data.Dataset, got int"),
         (lambda: load("own_data:numbers", "here"), "takes no options, got 'path'"),
-        (lambda: cluster(load("own_data:line"), "kmean"), "unknown clustering 'kmean': did you mean 'kmeans'"),
         (lambda: cluster(load("own_data:line"), "own_data:none"), "has no 'none'"),
         (lambda: cluster(load("own_data:line"), "own_data:few"), "is for 2 examples, but the training split has 12"),
         (lambda: cluster(load("own_data:line"), "own_data:halved"), "one integer or string per example, got float64"),

@@ -8,7 +8,6 @@ over the groups of a batch:
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import jax
@@ -19,19 +18,16 @@ from discover.lab.data.images.crops import center_crop, flip, inception_crop, pa
 from discover.lab.data.images.mixing import cutmix, mixup, ratio_table
 from discover.registry import choose
 
-SCALES = ("unit", "signed", "none")
+SCALES = ("unit", "signed")
 MIXES = ("none", "mixup", "cutmix", "cluster")
 _INVERSE = 1.0 / 255.0
 
 
-def scale_pixels(images: jax.Array, scale: str = "unit") -> jax.Array:
-    """Pixels 0…255 as float32 in [0, 1] ("unit") or [−1, 1] ("signed"), or unchanged ("none").
+def scale_pixels(images: jax.Array, scale: str) -> jax.Array:
+    """Pixels 0…255 as float32 in [0, 1] ("unit") or [−1, 1] ("signed").
 
     One multiplication by a constant, after exact steps, so that every backend rounds the same way.
     """
-    choose("scale", scale, SCALES)
-    if scale == "none":
-        return images
     values = images.astype(jnp.float32)
     if scale == "signed":
         values = 2.0 * values - 255.0
@@ -50,7 +46,7 @@ class Augmentation:
         mix: "none", "mixup", "cutmix", or "cluster": the group's cluster id says which: 0 a flip, 1 Mixup, 2 CutMix
             (`Clustering.augmentations`).
         alpha: α of the mixing ratio's Beta(α, α).
-        scale: "unit" for pixels in [0, 1], "signed" for [−1, 1], "none" for the pixels as they are.
+        scale: "unit" for pixels in [0, 1], "signed" for [−1, 1].
         num_classes: the number of classes; needed where labels are mixed.
 
     >>> import jax, jax.numpy as jnp
@@ -98,7 +94,7 @@ class Augmentation:
             cluster_id: the group's cluster; needed with mix="cluster".
 
         Returns:
-            Images, float32 (unless scale is "none"), and labels: int [b], or float32 [b, C] where `soft_labels`.
+            Images, float32, and labels: int [b], or float32 [b, C] where `soft_labels`.
         """
         crop_key, flip_key, mix_key = jax.random.split(key, 3)
         if self.crop_size is not None:
@@ -111,9 +107,7 @@ class Augmentation:
             assert self.num_classes is not None
             labels = jax.nn.one_hot(labels, self.num_classes, dtype=jnp.float32)
             images, labels = self._mixed(flip_key, mix_key, images, labels, cluster_id)
-        if self.scale != "none" and images.ndim == 2:
-            return images, labels  # features have no pixels to scale
-        return scale_pixels(images, self.scale), labels
+        return self._scaled(images), labels
 
     def _mixed(self, flip_key, mix_key, images, labels, cluster_id) -> tuple[jax.Array, jax.Array]:
         if self.mix == "mixup":
@@ -139,27 +133,7 @@ class Augmentation:
         """Images as evaluation sees them: a central crop where there is a crop size, the same scale, nothing random."""
         if self.crop_size is not None:
             images = center_crop(images, self.crop_size)
-        return images if images.ndim == 2 else scale_pixels(images, self.scale)
+        return self._scaled(images)
 
-
-PRESETS = {
-    "none": Augmentation(),
-    "cifar": Augmentation(padding=4, flip=True, scale="unit"),
-    "imagenet": Augmentation(crop_size=224, flip=True, scale="signed"),
-}
-
-
-def augmentation(name: str, num_classes: int | None = None, **changes) -> Augmentation:
-    """An augmentation of the paper by name, with any fields of `Augmentation` changed.
-
-    "none" only scales; "cifar" pads by 4 pixels, crops, flips and scales to [0, 1]; "imagenet" makes Inception-style
-    crops of 224, flips and scales to [−1, 1].
-
-    >>> augmentation("cifar", num_classes=10, mix="cluster").soft_labels
-    True
-    """
-    choose("augmentation", name, PRESETS)
-    known = [field.name for field in dataclasses.fields(Augmentation)]
-    for change in changes:
-        choose("field of an augmentation", change, known)
-    return dataclasses.replace(PRESETS[name], num_classes=num_classes, **changes)
+    def _scaled(self, images: jax.Array) -> jax.Array:
+        return images if images.ndim == 2 else scale_pixels(images, self.scale)  # features have no pixels

@@ -13,7 +13,6 @@ import lzma
 import os
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -21,15 +20,6 @@ from discover.lab.data.errors import ArchiveError, one_line
 from discover.lab.data.limits import honest_size, most_bytes, most_to_read, raised_by
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much an archive may unpack to, where that is less than what its size on the disk warrants."""
-
-    file_bytes: int = 1 << 62
-    total_bytes: int = 1 << 62
-    files: int = 50_000_000
 
 
 class _Bounded:
@@ -71,18 +61,21 @@ def _unpacked(path: str | os.PathLike[str]) -> IO[bytes]:
     return open(path, "rb")
 
 
-def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iterator[tuple[str, bytes]]:
+def read_tar(path: str | os.PathLike[str], most_in_all: int | None = None) -> Iterator[tuple[str, bytes]]:
     """The files of a tar (plain or compressed), one after the other: (name, contents).
+
+    Args:
+        path: the tar.
+        most_in_all: the bytes that all of its files may take, with their headers, for who holds all in memory.
 
     Raises:
         ArchiveError: in one line, if the archive is damaged or cut off, holds a link, a device or a path that points
             outside, or exceeds the limits.
     """
-    limits = limits or Limits()
     total = count = 0
     try:
         honest = honest_size(path)
-        most_in_file = min(limits.file_bytes, most_bytes(honest))
+        most_in_file = most_bytes(honest)
         with contextlib.ExitStack() as stack:
             stream = _Bounded(stack.enter_context(_unpacked(path)), path, most_to_read(honest))
             archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))  # pyright: ignore
@@ -94,14 +87,13 @@ def read_tar(path: str | os.PathLike[str], limits: Limits | None = None) -> Iter
                     what = "link" if member.issym() or member.islnk() else "special file"
                     raise ArchiveError(f"{path} holds {member.name!r}, a {what}; only ordinary files are read")
                 name = check_member_name(member.name, path)
-                count, total = count + 1, total + member.size
+                count, total = count + 1, total + tarfile.BLOCKSIZE + member.size
                 if member.size > most_in_file:
                     what = f"{name!r} of {member.size} bytes"
                     limit = f"the limit of {most_in_file} ({raised_by()})"
                     raise ArchiveError(f"{path} holds {what}, more than {limit}")
-                if total > limits.total_bytes or count > limits.files:
-                    most = f"{limits.total_bytes} bytes or {limits.files} files"
-                    raise ArchiveError(f"{path} unpacks to more than the limit of {most} ({raised_by()})")
+                if most_in_all is not None and total > most_in_all:
+                    raise ArchiveError(f"{path} unpacks to more than the limit of {most_in_all} bytes ({raised_by()})")
                 file = archive.extractfile(member)
                 contents = file.read() if file is not None else b""
                 if len(contents) != member.size:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from discover.lab.data.dataset import Dataset, Split
 from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError
 from discover.lab.data.limits import honest_size, most_bytes, read_ordinary
-from discover.lab.data.sources.archives import Limits, is_tar, read_tar
+from discover.lab.data.sources.archives import is_tar, read_tar
 from discover.lab.data.sources.folders import load_folder
 from discover.lab.data.sources.pickles import as_text, read_pickle
 
@@ -114,8 +114,8 @@ def _find(name: str, path: Path) -> tuple[_Form, Callable[[str], bytes], str]:
     """The form that is there, a function that reads one of its files, and where it was found."""
     forms = _FORMS[name]
     if path.is_file() and is_tar(path):
-        limits = Limits(total_bytes=most_bytes(honest_size(path)), files=1000)  # all of them are held in memory
-        contents = {PurePosixPath(file).name: data for file, data in read_tar(path, limits)}
+        most = most_bytes(honest_size(path))
+        contents = {PurePosixPath(file).name: data for file, data in read_tar(path, most)}
         for form in forms:
             if form.test in contents:
                 missing = [file for file in (*form.train, *form.names) if file not in contents]

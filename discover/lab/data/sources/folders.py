@@ -36,12 +36,9 @@ def load_folder(
     channels: int = 3,
     on_bad_image: str = "error",
     workers: int | None = None,
-    progress: bool | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
     cache: bool = True,
     test_fraction: float = 0.2,
     seed: int = 0,
-    max_bytes: int | None = None,
     lazy: bool = False,
 ) -> Dataset:
     """A data set from class folders of images, decoded into memory.
@@ -60,13 +57,9 @@ def load_folder(
         on_bad_image: "error" to stop at an image that cannot be read, "skip" to leave it out, with a warning that says
             how many and which.
         workers: how many threads decode; as many as there are cores if absent.
-        progress: whether to show a progress bar; only on a terminal if absent.
-        cache_dir: where decoded images are kept (`default_cache_dir` if absent), under a digest of the files' contents.
-        cache: whether they are kept at all.
+        cache: whether decoded images are kept (in `default_cache_dir`), under a digest of the files' contents.
         test_fraction: the share to hold out where there is no test split.
         seed: of what is held out.
-        max_bytes: the most memory that decoded images may take; if absent, what the files' size on the disk warrants
-            (`discover.lab.data.limits`).
         lazy: only list the files of a folder, and decode an image when it is asked for (`LazyExamples`): for data
             larger than memory, or a host that needs some of it only. A tar is read whole. Not with on_bad_image="skip",
             which must open all.
@@ -79,7 +72,7 @@ def load_folder(
         raise DataError(f"{path} is neither a folder nor a tar (.tar, .tar.gz, .tar.xz)")
     decoding = {"size": image_size, "channels": channels, "workers": workers}
     options = {"version": _VERSION, "image_size": image_size, "channels": channels}
-    folder = None if not cache else default_cache_dir() if cache_dir is None else Path(cache_dir)
+    folder = default_cache_dir() if cache else None
     files = list(walk_images(path)) if path.is_dir() else [(path.name, path)]
     if lazy and path.is_dir():
         if on_bad_image == "skip":
@@ -95,9 +88,8 @@ def load_folder(
     def read() -> dict[str, NDArray]:
         found = files if path.is_dir() else (file for file in read_tar(path) if is_image(file[0]))
         with contextlib.closing(decode_many(found, **decoding)) as decoded:
-            shown = _shown(decoded, len(files) if path.is_dir() else None, path, progress)
-            most = most_bytes(sum(_honest_size(file) for _, file in files)) if max_bytes is None else max_bytes
-            return _collect(shown, path, on_bad_image, most)
+            shown = _shown(decoded, len(files) if path.is_dir() else None, path)
+            return _collect(shown, path, on_bad_image, most_bytes(sum(_honest_size(file) for _, file in files)))
 
     def place(names: Iterable[str]) -> dict[str, Place]:
         return place_files(names, layout, label)
@@ -184,8 +176,7 @@ def _collect(decoded: Iterable[Decoded], where: Path, on_bad_image: str, max_byt
             raise _differing(where, f"{_size(images[first])} ({first}) and {_size(result)} ({name})")
         held += result.nbytes
         if held > max_bytes:
-            larger = f"give lazy=True or a larger max_bytes ({raised_by()})"
-            raise DataError(f"images in {where} take more than {max_bytes} bytes: {larger}")
+            raise DataError(f"images in {where} take more than {max_bytes} bytes: give lazy=True, or {raised_by()}")
         images[name] = result
     if not images:
         raise DatasetNotFoundError(f"{where} has no readable images: looked for train/<class>/* and <class>/*")
@@ -246,11 +237,9 @@ def _check_bad(bad: dict[str, str], where: Path, on_bad_image: str) -> None:
         )
 
 
-def _shown(decoded: Iterator[Decoded], total: int | None, where: Path, progress: bool | None) -> Iterable[Decoded]:
-    """The same, with a progress bar on standard error where one is wanted; without a terminal a line now and then."""
-    if progress is False:
-        return decoded
-    if progress is None and not sys.stderr.isatty():
+def _shown(decoded: Iterator[Decoded], total: int | None, where: Path) -> Iterable[Decoded]:
+    """The same, with a progress bar on standard error; without a terminal a line now and then."""
+    if not sys.stderr.isatty():
         return _told(decoded, total, where)
     from rich.console import Console
     from rich.progress import track

@@ -32,7 +32,7 @@ SOURCES: Table[Source] = Table(
     ),
     from_path=lambda path: Source(path, path),
 )
-"""Every source of data; `SOURCES.add` takes more."""
+"""Every source of data."""
 
 
 def load(

@@ -88,13 +88,7 @@ def chart_specs(report: Report) -> dict[str, dict[str, Any]]:
 
 def _points(name: str, curve: Curve, fmt: str, unit: str = "") -> list[dict[str, Any]]:
     return [
-        {
-            "name": name,
-            "step": step,
-            "mean": mean,
-            "std": std,
-            "text": f"{mean:{fmt}} ± {std:{fmt}}{unit}",
-        }
+        {"name": name, "step": step, "mean": mean, "std": std, "text": f"{mean:{fmt}} ± {std:{fmt}}{unit}"}
         for step, mean, std in zip(curve.steps, curve.mean, curve.std)
         if math.isfinite(mean)
     ]

@@ -2,14 +2,21 @@
 
 import io
 import os
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from discover.lab.data import ArchiveError, BadImageError, DataError, DatasetNotFoundError, load
+from discover.lab.data import BadImageError, DataError, DatasetNotFoundError, load
 from discover.lab.data.images.decoding import decode, decode_many
 from tests.lab.data import files
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISCOVER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -151,7 +158,7 @@ def test_a_class_folder_that_cannot_be_read_is_named_and_never_left_out(folder, 
         read(folder, lazy=lazy)
 
 
-def test_unreadable_images_can_be_skipped_and_are_counted(folder, tmp_path):
+def test_unreadable_images_can_be_skipped_and_are_counted(folder):
     files.write_files(folder, {f"train/bee/{name}": data for name, data in BAD.items()})
     with pytest.warns(UserWarning, match=r"skipped 5 of 23 images in .*pets that cannot be read: train/bee/cut.jpg"):
         dataset = read(folder, on_bad_image="skip")
@@ -159,24 +166,23 @@ def test_unreadable_images_can_be_skipped_and_are_counted(folder, tmp_path):
     # What was kept says so too, and is no way around the error.
     for _ in range(2):
         with pytest.warns(UserWarning, match="skipped 5"):
-            read(folder, on_bad_image="skip", cache=True, cache_dir=tmp_path / "cache")
+            read(folder, on_bad_image="skip", cache=True)
     with pytest.raises(BadImageError, match=r"train/bee/cut\.jpg"):
-        read(folder, cache=True, cache_dir=tmp_path / "cache")
+        read(folder, cache=True)
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_a_dangling_link_is_a_bad_image_like_any_other(folder, tmp_path, cache):
-    options = {"cache": cache, "cache_dir": tmp_path / "cache"}
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_dangling_link_is_a_bad_image_like_any_other(folder, tmp_path, kept):
     target = tmp_path / "target.png"
     (folder / "train/bee/gone.png").symlink_to(target)
     with pytest.raises(BadImageError, match=r"train/bee/gone\.png in .*pets cannot be read: No such file") as caught:
-        read(folder, **options)
+        read(folder, cache=kept)
     assert "\n" not in str(caught.value)
     for _ in range(2):
         with pytest.warns(UserWarning, match=r"skipped 1 of 19 images in .*pets .*: train/bee/gone\.png"):
-            assert len(read(folder, on_bad_image="skip", **options).train) == 9
+            assert len(read(folder, on_bad_image="skip", cache=kept).train) == 9
     target.write_bytes(files.picture((77, 77, 77)))  # what was kept without it is not what it is with it
-    assert 77 in values(read(folder, **options).train)
+    assert 77 in values(read(folder, cache=kept).train)
 
 
 def test_every_class_has_to_have_an_image_that_can_be_read(folder):
@@ -251,10 +257,8 @@ def test_decoding_can_be_left_off_half_way():
     assert len(taken) < 200  # no more was read than was needed to keep the threads busy
 
 
-def test_the_cache_is_keyed_by_content(folder, tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-    options = {"cache": True, "cache_dir": cache}
-    first = read(folder, **options)
+def test_the_cache_is_keyed_by_content(folder, cache, tmp_path, monkeypatch):
+    first = read(folder, cache=True)
     assert len(list(cache.iterdir())) == 1
 
     def refuse(*_, **__):
@@ -262,46 +266,40 @@ def test_the_cache_is_keyed_by_content(folder, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("discover.lab.data.sources.folders.decode_many", refuse)
-        again = read(folder, **options)
+        again = read(folder, cache=True)
         assert np.array_equal(again.train.images, first.train.images)
         moved = folder.rename(tmp_path / "moved")  # the same files elsewhere are the same data
-        assert np.array_equal(read(moved, **options).train.images, first.train.images)
+        assert np.array_equal(read(moved, cache=True).train.images, first.train.images)
         for change in ({"image_size": 3}, {"channels": 1}):
             with pytest.raises(AssertionError, match="decoded again"):
-                read(moved, **options, **change)
+                read(moved, cache=True, **change)
         # The same name, size and time of a file with other contents: nothing but its contents can tell.
         other = moved / "train/ant/0000.png"
         other.write_bytes(files.picture((77, 77, 77)))
         with pytest.raises(AssertionError, match="decoded again"):
-            read(moved, **options)
-    assert values(read(moved, **options).train)[0] == 77
+            read(moved, cache=True)
+    assert values(read(moved, cache=True).train)[0] == 77
 
 
-def test_a_damaged_cache_is_made_anew(folder, tmp_path):
-    options = {"cache": True, "cache_dir": tmp_path / "cache"}
-    first = read(folder, **options)
-    (kept,) = (tmp_path / "cache").iterdir()
+def test_a_damaged_cache_is_made_anew(folder, cache):
+    first = read(folder, cache=True)
+    (kept,) = cache.iterdir()
     kept.write_bytes(kept.read_bytes()[:500])
-    assert np.array_equal(read(folder, **options).train.images, first.train.images)
+    assert np.array_equal(read(folder, cache=True).train.images, first.train.images)
     assert kept.stat().st_size > 500
 
 
-def test_a_cache_that_cannot_be_written_costs_a_warning_only(folder, tmp_path):
-    (tmp_path / "file").write_bytes(b"")
+def test_a_cache_that_cannot_be_written_costs_a_warning_only(folder, cache):
+    cache.write_bytes(b"")
     with pytest.warns(UserWarning, match="not kept for the next time"):
-        dataset = read(folder, cache=True, cache_dir=tmp_path / "file" / "cache")
+        dataset = read(folder, cache=True)
     assert len(dataset.train) == 9
 
 
-def test_the_progress_bar_comes_to_its_end(folder, capsys):
-    read(folder, progress=True)
+def test_the_progress_bar_comes_to_its_end(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    read(folder)
     assert "100%" in capsys.readouterr().err
-
-
-def test_a_hostile_tar_is_refused(tmp_path):
-    path = files.write_tar(tmp_path / "x.tar", files.class_folders() | {"../train/ant/x.png": b"x"})
-    with pytest.raises(ArchiveError, match="points outside"):
-        read(path)
 
 
 @pytest.mark.parametrize(
@@ -339,9 +337,10 @@ def test_a_picture_that_says_how_it_was_held_is_turned_upright():
     assert pixels[0, 3].tolist() == [255, 0, 0]
 
 
-def test_too_many_pixels_for_memory_suggest_to_read_them_when_they_are_asked_for(folder):
-    with pytest.raises(DataError, match="more than 500 bytes: give lazy=True"):
-        read(folder, max_bytes=500)
+def test_too_many_pixels_for_memory_suggest_to_read_them_when_they_are_asked_for(folder, monkeypatch):
+    monkeypatch.setenv("DISCOVER_MAX_BYTES", "500")
+    with pytest.raises(DataError, match="more than 500 bytes: give lazy=True, or set DISCOVER_MAX_BYTES"):
+        read(folder)
 
 
 def test_a_test_class_without_training_images_is_named(folder):
