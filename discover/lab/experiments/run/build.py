@@ -111,7 +111,7 @@ def in_parts(config: Config, members: Sequence[Member], num_parameters: int) -> 
     """The members in the groups that train together: ``training.together`` each, the last one may have fewer."""
     together = config.training.together
     if together is None:
-        together = len(members) if num_parameters <= SMALL_MODEL else 1
+        together = len(members) if num_parameters <= SMALL_MODEL and not buffers_on_host(config) else 1
     return [list(members[first : first + together]) for first in range(0, len(members), together)]
 
 
@@ -257,9 +257,14 @@ def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformat
     return tx if takes_groups else optax.chain(discover.mean_over_groups(), tx)
 
 
+def buffers_on_host(config: Config) -> bool:
+    """Whether a step fetches rows from the host's memory, which it cannot do for several members at once."""
+    return config.optimizer.get("buffers") == "host"
+
+
 def member_mode(config: Config) -> str:
-    """How members are computed: side by side, or on CPUs one after the other."""
-    mode = config.training.member_mode
+    """How members are computed: side by side, or one after the other on CPUs and where buffers are on the host."""
+    mode = "map" if buffers_on_host(config) else config.training.member_mode
     return mode if mode != "auto" else "map" if device.is_cpu() else "vmap"
 
 
