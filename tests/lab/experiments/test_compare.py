@@ -216,7 +216,8 @@ def test_overwriting_deletes_only_what_a_comparison_writes(finished, tmp_path):
     (tmp_path / "c" / "runs" / "momentum" / "notes.txt").write_text("mine")
     with ComparisonFolder(tmp_path / "c").claim() as folder:
         assert not folder.open({}, overwrite=True)
-        folder.clear()
+        with folder.replace():
+            pass
     left = sorted(str(path.relative_to(tmp_path / "c")) for path in (tmp_path / "c").rglob("*"))
     assert left == ["runs", "runs/momentum", "runs/momentum/notes.txt", "thesis.tex"]
 

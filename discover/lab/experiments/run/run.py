@@ -101,8 +101,6 @@ def run(
         shared = {} if programs is None else programs
         job = Job(config, everyone, explicit, names, directory, progress, checkpoints, shared, team, stack, dataset)
         if directory is not None:
-            if overwrite:
-                directory.clear()  # not before: data that is not there should cost nobody the run that is
             if tensorboard and team.first:
                 job.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
             devices = [device.device_kind for device in jax.devices()]

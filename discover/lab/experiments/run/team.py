@@ -210,9 +210,6 @@ class SharedDirectory(RunDirectory):
             time.sleep(0.2)
         return True
 
-    def clear(self) -> None:
-        self._processes.agree(super().clear)
-
     def begin(self, config: Config, members: list[dict[str, Any]], environment: dict[str, Any]) -> None:
         # Agreed on, so that nobody looks for checkpoints before the folder is there.
         self._processes.agree(lambda: super(SharedDirectory, self).begin(config, members, environment))
