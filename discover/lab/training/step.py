@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,19 +50,8 @@ class StepMetrics(NamedTuple):
     accuracy: jax.Array  # float32 []
 
 
-class Step(Protocol):
-    """A pure function; see :func:`make_step`."""
-
-    def __call__(
-        self,
-        optimizer: optax.GradientTransformationExtraArgs,
-        state: TrainState,
-        key: jax.Array,
-        number: jax.Array,
-        batch: StepBatch,
-        images: jax.Array,
-        clip_norm: jax.Array | None = None,
-    ) -> tuple[TrainState, StepMetrics]: ...
+Step = Callable[..., tuple[TrainState, StepMetrics]]
+"""See :func:`make_step`."""
 
 
 def make_step(
