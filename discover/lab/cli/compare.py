@@ -32,7 +32,7 @@ def compare(
     track_variance: options.TrackVarianceOption = None,
     settings: options.SetOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/compare-PRESET.")
+        Path | None, typer.Option(metavar="DIR", help="Output folder; default: runs/compare-PRESET.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison that is there.")] = False,
     json_file: options.JsonOption = None,

@@ -24,16 +24,13 @@ def diagnose(
     what: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     groups: Annotated[
-        int | None, typer.Option("--groups", metavar="G", help="Cluster-pure groups per batch, as you will draw them.")
+        int | None, typer.Option(metavar="G", help="Cluster-pure groups per batch, as you will draw them.")
     ] = None,
-    group_size: Annotated[int | None, typer.Option("--group-size", metavar="B", help="Examples per group.")] = None,
-    column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="Also judge this column of the data set.")
-    ] = None,
+    group_size: Annotated[int | None, typer.Option(metavar="B", help="Examples per group.")] = None,
+    column: Annotated[str | None, typer.Option(metavar="NAME", help="Also judge this column of the data set.")] = None,
     sample: Annotated[
         int,
         typer.Option(
-            "--sample",
             metavar="N",
             help="Examples whose gradients are taken; ten times as many for k-means.",
             callback=options.at_least(20),
@@ -41,14 +38,11 @@ def diagnose(
     ] = 1000,
     warmup: Annotated[
         int,
-        typer.Option(
-            "--warmup", metavar="STEPS", help="Training before the second look.", callback=options.at_least(0)
-        ),
+        typer.Option(metavar="STEPS", help="Training before the second look.", callback=options.at_least(0)),
     ] = 100,
     save_clusters: Annotated[
         str | None,
         typer.Option(
-            "--save-clusters",
             metavar="FILE",
             help="Also cluster all training examples by their gradients, for --set clusters.by=file.",
             callback=options.check_writable,
@@ -61,9 +55,7 @@ def diagnose(
     image_size: options.ImageSizeOption = None,
     on_bad_image: options.OnBadImageOption = None,
     settings: options.SetOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/diagnose-NAME.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output folder; default: runs/diagnose-NAME.")] = None,
     json_file: options.JsonOption = None,
 ) -> None:
     """Rank clusterings by the gradient noise that Discover could remove, with advice on beta, nu and memory."""
