@@ -59,10 +59,7 @@ def diagnose(
     json_file: options.JsonOption = None,
 ) -> None:
     """Rank clusterings by the gradient noise that Discover could remove, with advice on beta, nu and memory."""
-    from discover.lab.experiments.presets.what import data_overrides
-
-    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
-    overrides = options.as_overrides(settings, data, own=own)
+    overrides = options.as_overrides(settings, data, own=(layout, label, clusters, image_size, on_bad_image))
     overrides += [f"batches.groups={groups}"] if groups is not None else []
     overrides += [f"batches.group_size={group_size}"] if group_size is not None else []
     chosen, loaded, _ = options.chosen_setting(what, config_file, overrides)

@@ -119,7 +119,7 @@ def _run(
 ) -> list[dict[str, Any]]:
     from discover.lab.experiments.reproduce.results import get_result
 
-    overrides = options.as_overrides(settings, None)
+    overrides = list(settings or ())
     numbers = None if seeds is None else list(range(seeds))
     results = {
         name: get_result(name, scale, data=data, overrides=overrides, seeds=numbers)

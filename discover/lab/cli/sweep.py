@@ -57,13 +57,11 @@ def sweep(
     Run the same command again to continue a sweep that was stopped or killed, or beside another to share the work.
     """
     from discover.lab.cli.console import say
-    from discover.lab.experiments.presets.what import data_overrides
     from discover.lab.experiments.sweep.search import make_search
 
-    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
     if storage is not None and search != "tpe":
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
-    overrides = options.as_overrides(settings, data, seeds, own=own)
+    overrides = options.as_overrides(settings, data, seeds, own=(layout, label, clusters, image_size, on_bad_image))
     chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides)
     settled = make_search(
         chosen,

@@ -70,9 +70,7 @@ def train(
 
     if resume and overwrite:
         raise CommandError("--resume and --overwrite exclude each other")
-    from discover.lab.experiments.presets.what import data_overrides
-
-    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
+    own = (layout, label, clusters, image_size, on_bad_image)
     overrides = options.as_overrides(settings, data, seeds, track_variance, own)
     chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides)
     name = optimizer or chosen.config.optimizer.name
