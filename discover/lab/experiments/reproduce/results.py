@@ -250,16 +250,7 @@ def _results_g(make: Maker) -> list[Panel]:
     ]
 
 
-_BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
-    "results-a": _results_a,
-    "results-b": _results_b,
-    "results-c": _results_c,
-    "results-d": _results_d,
-    "results-e": _results_e,
-    "results-f": _results_f,
-    "results-g": _results_g,
-    "results-h": before_muon,
-    "results-i": tournament,
-    "results-j": real_clusters,
-    "results-k": long_runs,
-}
+_OURS = (_results_a, _results_b, _results_c, _results_d, _results_e, _results_f, _results_g)
+_BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = dict(
+    zip(RESULTS, (*_OURS, before_muon, tournament, real_clusters, long_runs), strict=True)
+)
