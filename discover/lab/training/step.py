@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import DTypeLike
 
 from discover import group_value_and_grad, take_step
 from discover.gpu import device
+from discover.lab.data import BatchPlan
 from discover.lab.training.devices import AXIS, Devices
 from discover.sharding import shard_by_parameter
 
@@ -41,6 +43,20 @@ class StepBatch(NamedTuple):
     labels: Any  # int32 [G, b], after label noise
     cluster_ids: Any  # int32 [G]
     group_sizes: Any  # int32 [G]; a group's first `size` examples count, 0 is padding
+
+
+def draw_batches(plans: Sequence[BatchPlan], first: int, count: int, length: int) -> StepBatch:
+    """The batches of ``count`` steps, those of the plans side by side: NumPy arrays [length, S, ...].
+
+    Args:
+        plans: one for each seed.
+        first: number of the first step, from 0.
+        count: how many steps.
+        length: the last step's batch is repeated up to so many steps, which nobody uses: one shape, one program.
+    """
+    drawn = [plan.batches(first, count) for plan in plans]
+    repeated = np.minimum(np.arange(length), count - 1)
+    return StepBatch(*(np.stack(arrays, axis=1)[repeated] for arrays in zip(*drawn)))
 
 
 class StepMetrics(NamedTuple):

@@ -23,9 +23,8 @@ from discover.lab.experiments.run.build import (
 )
 from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.experiments.run.programs import build_programs
-from discover.lab.training.feed import draw_batches
 from discover.lab.training.programs import Members, Programs
-from discover.lab.training.step import StepBatch
+from discover.lab.training.step import StepBatch, draw_batches
 from discover.registry import REFERENCE
 
 HAND_WRITTEN = "optax loop"

@@ -27,7 +27,7 @@ from discover.lab.experiments.run.build import (
 )
 from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.training.devices import Devices
-from discover.lab.training.feed import draw_batches
+from discover.lab.training.step import draw_batches
 from discover.quantized import all_values
 
 
