@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from discover.lab.experiments.folder import POLL, claim
 from discover.lab.experiments.sweep.search import Search
-from discover.lab.experiments.sweep.spaces import Axis
 from discover.lab.experiments.sweep.trials import Trials
+from discover.registry import Axis
 
 if TYPE_CHECKING:
     import optuna
