@@ -115,17 +115,17 @@ def run_study(
     with open_study(search, directory, storage) as study:
         while True:
             check_time()
-            done, number = _take_one(search, directory, trials, study, say)
-            if done:
+            if _take_one(search, directory, trials, study, say):
+                continue
+            if not study.get_trials(deepcopy=False, states=(import_optuna().trial.TrialState.RUNNING,)):
                 return
-            if number is None:
-                time.sleep(POLL)  # the last trials are with other processes: they end, or their processes do
+            time.sleep(POLL)  # the last trials are with other processes: they end, or their processes do
 
 
 def _take_one(
     search: Search, directory: Path, trials: Trials, study: optuna.Study, say: Callable[[dict[str, Any]], None]
-) -> tuple[bool, int | None]:
-    """Trains one trial. Returns whether the sweep is at its end, and the trial's number (None: nothing to take)."""
+) -> bool:
+    """Trains one trial; returns whether there was one to take."""
     optuna = import_optuna()
     running = optuna.trial.TrialState.RUNNING
     with contextlib.ExitStack() as held:
@@ -140,7 +140,7 @@ def _take_one(
                     break
             if trial is None:
                 if len(everyone) >= search.trials:
-                    return all(t.state != running for t in everyone), None
+                    return False
                 trial = study.ask()
                 held.enter_context(claim(trials.lock(trial.number), wait=True))
             params = suggest(trial, search.space)
@@ -151,7 +151,7 @@ def _take_one(
         else:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         say(record)
-        return False, trial.number
+        return True
 
 
 def _train(search: Search, trials: Trials, trial: optuna.Trial, params: dict[str, float]) -> dict[str, Any]:
