@@ -81,12 +81,12 @@ class Job:
         summary = self.summary("finished")
         if self.directory is not None:
             self.directory.end(summary)
-        return result_of(summary, self.lines, self.directory.path if self.directory else None, self.explicit)
+        return result_of(summary, self.lines, self.directory.path if self.directory else None)
 
     def summary(self, status: str) -> dict[str, Any]:
         """What is known now, as summary.json has it."""
         diverged_at = {first + member: step for first, log in self.logs for member, step in log.diverged_at.items()}
-        members = member_summaries(self.everyone, self.lines, diverged_at, self.steps, self.explicit)
+        members = member_summaries(self.everyone, self.lines, diverged_at, self.steps)
         rate = self.trained_steps / self.train_seconds if self.train_seconds > 0 else None
         return {
             "status": status,
@@ -108,7 +108,7 @@ class Job:
     ) -> int:
         """Trains members that go together, from their newest checkpoint; returns the length of the metrics."""
         config, training = self.config, self.config.training
-        arrays, seeds = build_members(config, group, self.names, self.steps)
+        arrays, seeds = build_members(config, group, self.steps, self.names)
         arrays = self.devices.put_everywhere(arrays)
         offset = {"length": length}
         log = self._log(first, group)

@@ -97,7 +97,7 @@ def run(
             directory = stack.enter_context(team.directory(Path(out_dir)))
             if directory.take(config, describe(everyone), resume=resume, overwrite=overwrite):
                 summary = records.read_summary(directory.path) or {}
-                return result_of(summary, records.read_metrics(directory.path), directory.path, explicit)
+                return result_of(summary, records.read_metrics(directory.path), directory.path)
         shared = {} if programs is None else programs
         job = Job(config, everyone, explicit, names, directory, progress, checkpoints, shared, team, stack, dataset)
         if directory is not None:
