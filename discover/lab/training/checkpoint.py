@@ -48,13 +48,12 @@ class Checkpoints:
         directory: Path,
         *,
         keep: int = 3,
-        lengths: Callable[[Any], Lengths] | None = None,
+        lengths: Callable[[Any], Lengths] = lambda _: None,
         agree: Callable[[Callable[[], Any]], Any] = lambda compute: compute(),
         message: Callable[[str], None] = lambda _: None,
     ):
         self.directory = Path(directory).absolute()
-        self._lengths: Callable[[Any], Lengths] = lengths if lengths is not None else lambda _: None
-        self._keep, self._agree, self._message = keep, agree, message
+        self._keep, self._lengths, self._agree, self._message = keep, lengths, agree, message
         self._failed = False
         self._passed: set[int] = set()
         self._written: tuple[int, list[int], Lengths] | None = None  # and not yet read back
@@ -159,8 +158,7 @@ class Checkpoints:
         """
         targets = _named_leaves(like)
         try:
-            small: Any = self._manager.restore(step, args=ocp.args.Composite(note=ocp.args.JsonRestore()))
-            note = dict(small["note"])
+            note = self._note(step)
             stored = [tuple(shape) for shape in note.pop("shapes")]
             wanted = {name: to_read(shape, leaf) for (name, leaf), shape in zip(targets.items(), stored)}
             arguments = ocp.args.Composite(state=ocp.args.StandardRestore(wanted, strict=False))

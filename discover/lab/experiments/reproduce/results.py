@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from discover.lab.data import CLUSTERINGS
-from discover.lab.experiments.compare.comparison import foreign_keys
+from discover.lab.experiments.compare.comparison import override_own
 from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import COMPARED
 from discover.lab.experiments.presets.paper import PAPERS
@@ -89,11 +89,7 @@ def get_result(
         rows = []
         for row in panel.rows:
             config = row.config.with_values({"data.path": find_data(row.config.data, data)})
-            for text in overrides:
-                changed_config = config.override([text])
-                if text.partition("=")[0].strip() not in foreign_keys(config.optimizer.name):
-                    config = changed_config
-            rows.append(dataclasses.replace(row, config=config.check()))
+            rows.append(dataclasses.replace(row, config=override_own(config, overrides).check()))
         own = panel.seeds if seeds is None else tuple(seeds)
         tuning = panel.tuning_seeds if seeds is None else tuple(seeds)[:1]
         changed.append(dataclasses.replace(panel, rows=tuple(rows), seeds=own, tuning_seeds=tuning))

@@ -110,7 +110,6 @@ class Job:
         config, training = self.config, self.config.training
         arrays, seeds = build_members(config, group, self.steps, self.names)
         arrays = self.devices.put_everywhere(arrays)
-        offset = {"length": length}
         log = self._log(first, group)
         self.logs.append((first, log))
         start, state, store, lost = 0, None, None, False
@@ -129,12 +128,12 @@ class Job:
             if found is not None:
                 start, state, note = found
                 log.recall(note)
-                offset["length"] = self.directory.covered(note)
-                lost = offset["length"] < note["metrics_length"]
+                length = self.directory.covered(note)
+                lost = length < note["metrics_length"]
         # The parts after a finished one may have metrics too: who goes on from there cuts them, and not this part.
         passed = start == self.steps and first + len(group) < len(self.everyone) and not lost
         if self.directory is not None and not passed:
-            self._open_metrics(offset["length"])
+            self._open_metrics(length)
         if part == 0:
             self._warn_of_much_memory(arrays)
         if state is None:
@@ -164,7 +163,7 @@ class Job:
         )
         self.train_seconds += result.train_seconds
         self.trained_steps += result.trained_steps
-        return offset["length"] if passed or self.writer is None else self.writer.sync()[0]
+        return length if passed or self.writer is None else self.writer.sync()[0]
 
     def _warn_of_much_memory(self, arrays: Members) -> None:
         """Says so before a state is made that takes more than half of what is free, and what would take less."""
