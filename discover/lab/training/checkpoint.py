@@ -40,7 +40,7 @@ class Checkpoints:
         keep: how many of the newest are kept, besides the best one.
         lengths: what of each leaf the fingerprint is of, see :func:`discover.lab.training.fingerprint.fingerprint`.
         agree: what the first of several processes computes, for all of them.
-        message: told about a checkpoint that could not be read back.
+        message: told about a checkpoint that could not be read back, or was passed over.
     """
 
     def __init__(
@@ -66,13 +66,9 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self.directory)
 
     def save(self, step: int, state: Any, note: dict[str, Any], *, score: float | None = None) -> None:
-        """Starts to write a checkpoint, and returns once the state may be changed.
+        """Starts to write a checkpoint, and returns once the state may be changed; steps only grow.
 
-        Args:
-            step: its name; steps only grow.
-            state: any tree of arrays.
-            note: a small JSON object that comes back with it.
-            score: the higher the better; the best one is kept. None: never the best.
+        The note is a small JSON object that comes back with it. The one with the highest score is kept.
         """
         self.wait()  # what is still being written is not listed yet
         self._make_room(step)
@@ -178,7 +174,7 @@ class Checkpoints:
         return jax.tree.unflatten(jax.tree.structure(like), list(leaves.values())), note
 
     def restore_newest(
-        self, like: Any, *, message: Callable[[str], None], accept: Callable[[dict[str, Any]], str | None]
+        self, like: Any, accept: Callable[[dict[str, Any]], str | None] = lambda note: None
     ) -> tuple[int, Any, dict[str, Any]] | None:
         """Reads the newest checkpoint that is whole, passing over (and naming) others on the way.
 
@@ -187,7 +183,6 @@ class Checkpoints:
 
         Args:
             like: see :meth:`restore`.
-            message: told about each checkpoint that was passed over.
             accept: looks at a note and says what is wrong with the records that belong to it, or None. Where they are
                 wrong for all, the newest is taken all the same: better without its records than from the start.
 
@@ -208,10 +203,10 @@ class Checkpoints:
                 reason = unreadable = str(error)
             self._passed.add(step)
             if before := self.steps():
-                message(f"{reason}; going back to step {before[-1]}")
+                self._message(f"{reason}; going back to step {before[-1]}")
             elif newest is not None:
                 self._passed.discard(newest)
-                message(f"{reason}; going on from step {newest} without the lines that are lost")
+                self._message(f"{reason}; going on from step {newest} without the lines that are lost")
                 return newest, *self.restore(newest, like)
         if unreadable:
             raise RunError(

@@ -46,13 +46,9 @@ class StepBatch(NamedTuple):
 
 
 def draw_batches(plans: Sequence[BatchPlan], first: int, count: int, length: int) -> StepBatch:
-    """The batches of ``count`` steps, those of the plans side by side: NumPy arrays [length, S, ...].
+    """The batches of ``count`` steps from number ``first`` on, those of the seeds' plans side by side.
 
-    Args:
-        plans: one for each seed.
-        first: number of the first step, from 0.
-        count: how many steps.
-        length: the last step's batch is repeated up to so many steps, which nobody uses: one shape, one program.
+    NumPy arrays [length, S, ...]: the last step's batch is repeated, and nobody uses that: one shape, one program.
     """
     drawn = [plan.batches(first, count) for plan in plans]
     repeated = np.minimum(np.arange(length), count - 1)

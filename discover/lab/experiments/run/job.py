@@ -124,7 +124,7 @@ class Job:
             )
             self.stack.callback(store.close)
             like = self.devices.like(self.programs.abstract_state(arrays))
-            found = store.restore_newest(like, message=self.progress.message, accept=self.directory.accepts)
+            found = store.restore_newest(like, self.directory.accepts)
             if found is not None:
                 start, state, note = found
                 log.recall(note)
