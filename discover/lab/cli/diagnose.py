@@ -67,7 +67,7 @@ def diagnose(
     from discover.lab.experiments.folder import Folder
 
     with Folder(out or options.run_folder("diagnose", name)).claim() as folder:
-        result = _measure(config, name, loaded, column, sample, warmup)
+        result, dataset = _measure(config, name, loaded, column, sample, warmup)
         from discover.lab.records import write_json
         from discover.lab.report.diagnosis import write_diagnosis_figure
 
@@ -82,8 +82,7 @@ def diagnose(
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions
 
         number = max(row.num_clusters for row in result.rows if row.name.startswith("random"))
-        settled = DiagnosisOptions(warmup_steps=warmup)
-        found = find_clusters(config, number, options=settled, dataset=_split(config, loaded))
+        found = find_clusters(config, number, options=DiagnosisOptions(warmup_steps=warmup), dataset=dataset)
         path = found.save(save_clusters)
         if json_file != "-":
             use = f"--set clusters.by=file --set clusters.path={path}"
@@ -91,18 +90,10 @@ def diagnose(
     options.write_result(json_file, result.to_json())
 
 
-def _split(config: Config, loaded: Dataset | None) -> Dataset | None:
-    """The data set with its validation split set aside; None where it is yet to be read."""
-    if loaded is None:
-        return None
-    from discover.lab.experiments.run.build import build_data
-
-    return build_data(config, loaded=loaded)
-
-
 def _measure(
     config: Config, name: str, loaded: Dataset | None, column: str | None, sample: int, warmup: int
-) -> Diagnosis:
+) -> tuple[Diagnosis, Dataset]:
+    """The diagnosis, and the data that it was made of."""
     from discover.lab.cli.console import BETWEEN_LINES, live_bars, spoken
     from discover.lab.cli.console import say as say_line
 
@@ -124,9 +115,11 @@ def _measure(
                 say_line(f"diagnose {name}: about {spoken(seconds)}")
 
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
+        from discover.lab.experiments.run.build import build_data
 
+        dataset = build_data(config, lazy=True, loaded=loaded)
         settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column, stream=10 * sample)
-        return diagnose(config, settings, dataset=_split(config, loaded), say=say, estimate=estimate)
+        return diagnose(config, settings, dataset=dataset, say=say, estimate=estimate), dataset
 
 
 def _show(result: Diagnosis, files: list[Path], setting: str) -> None:

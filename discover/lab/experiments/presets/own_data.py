@@ -58,7 +58,7 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     resized = " (cut square and resized: --image-size)" if size else ""
     summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
     note = (
-        f"{config.name}: {summary}. Chosen for it: {model}, {_length(asked)}, "
+        f"{config.name}: {summary}. Chosen for it: {model}, {asked.training.length}, "
         f"batches of {describe_batches(asked)}, {seeds} seed{'s' if seeds > 1 else ''}; --set changes each"
     )
     preset = Preset(
@@ -77,11 +77,6 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
 def _has_levels(config: Config) -> bool:
     """Whether columns are levels of folders, which are made to be clusters."""
     return "layout" in SOURCES.find(config.data.source).arguments
-
-
-def _length(config: Config) -> str:
-    training = config.training
-    return f"{training.steps} steps" if training.steps is not None else f"{training.epochs:g} epochs"
 
 
 def suitable_size(config: Config, slow: bool) -> dict[str, Any]:
