@@ -122,12 +122,6 @@ class Config:
         """Reads what :meth:`to_dict` wrote; missing keys take their defaults, unknown ones are refused."""
         return cls().with_values(flatten(tree))
 
-    def diff(self, other: Config) -> dict[str, tuple[Any, Any]]:
-        """Returns ``{dotted key: (mine, theirs)}`` of the values that differ; None stands for unset."""
-        mine, theirs = self.flat(), other.flat()
-        pairs = {key: (mine.get(key), theirs.get(key)) for key in {**mine, **theirs}}
-        return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
     def check(self) -> Config:
         """Checks the values against each other, and returns the configuration itself."""
         from discover.lab.experiments.config.check import check_config
