@@ -42,7 +42,8 @@ def long_runs(make: Maker) -> list[Panel]:
     training = get_preset(make.scale.presets["classes"]).config.with_values(make.scale.changes).training
     kind, other = ("epochs", "steps") if training.epochs is not None else ("steps", "epochs")
     short = {f"training.{other}": None, f"training.{kind}": getattr(training, kind) // 2}
-    options: dict[str, Any] = {"seeds": make.scale.seeds[:2], "extensions": min(1, make.scale.extensions)}
+    options: dict[str, Any] = {"seeds": make.scale.seeds[:2], "tuning": short}
+    options["extensions"] = min(1, make.scale.extensions)
 
     def labels(noise: float, names: Sequence[str], rates: Rates, **more: Any) -> list[Row]:
         return _rows(make, names, rates, changes={"data.label_noise": noise}, **more)
@@ -50,24 +51,14 @@ def long_runs(make: Maker) -> list[Panel]:
     # What Discover is without clusters: tells what it gains by its clusters from what it gains by β and ν.
     same = {"qhm": get_preset("digits").hyperparameters("discover")}
     augmented: dict[str, Any] = {"clusters": "augmentations", "rates": MIXED, "instead": same}
+    mixed = labels(0.8, (*FEW, "qhm"), **augmented)
+    tiny = _rows(make, (*FEW, "qhm"), data="tiny-imagenet", **augmented)
     return [
-        make.panel("noise-0.8", "Label noise 0.8, a long run", labels(0.8, EIGHT, NOISY), tuning=short, **options),
-        make.panel("clean", "Clean labels, a long run", labels(0.0, EIGHT, CLEAN), tuning=short, **options),
-        make.panel("noise-0.2", "Label noise 0.2, a long run", labels(0.2, EIGHT, CLEAN), tuning=short, **options),
-        make.panel(
-            "augmentations-0.8",
-            "Augmentations as clusters, label noise 0.8, a long run",
-            labels(0.8, (*FEW, "qhm"), **augmented),
-            tuning=short,
-            **options,
-        ),
-        make.panel(
-            "tiny-augmentations",
-            "Tiny ImageNet, augmentations as clusters",
-            _rows(make, (*FEW, "qhm"), data="tiny-imagenet", **augmented),
-            tuning=short,
-            **options,
-        ),
+        make.panel("noise-0.8", "Label noise 0.8, a long run", labels(0.8, EIGHT, NOISY), **options),
+        make.panel("clean", "Clean labels, a long run", labels(0.0, EIGHT, CLEAN), **options),
+        make.panel("noise-0.2", "Label noise 0.2, a long run", labels(0.2, EIGHT, CLEAN), **options),
+        make.panel("augmentations-0.8", "Augmentations as clusters, label noise 0.8, a long run", mixed, **options),
+        make.panel("tiny-augmentations", "Tiny ImageNet, augmentations as clusters", tiny, **options),
         make.panel("variance", "The variance between clusters along a run", _tracked(make), extensions=0),
     ]
 
