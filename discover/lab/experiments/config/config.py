@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from discover.lab.experiments.config.keys import ARGUMENTS, entry_of, key_types, type_of
@@ -98,7 +99,7 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """Returns ``{dotted key: value}`` of every key that is there."""
-        fixed = {key: _get(self, key) for key in key_types()}
+        fixed = {key: attrgetter(key)(self) for key in key_types()}
         own = {
             f"{section}.{name}": value
             for section in ("model", "optimizer")
@@ -140,13 +141,6 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in tree.items():
         result |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
     return result
-
-
-def _get(config: Config, key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _is_unset(entry: Made | None, name: str, value: Any) -> bool:
