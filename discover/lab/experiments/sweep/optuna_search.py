@@ -52,7 +52,9 @@ def open_study(search: Search, directory: Path, storage: str | None) -> Iterator
     optuna = import_optuna()
     url = storage or f"sqlite:///{directory / 'study.db'}"
     arguments: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
-    warmup = max(1, _first_quarter(search))
+    training = search.config.training
+    # Nobody is judged before the first quarter is over; by epochs that is left to the first evaluations.
+    warmup = max(1, (training.steps or 4 * training.eval_every) // 4)
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warmup) if search.prune else None
     with contextlib.ExitStack() as at_end:
         with claim(directory / "study.lock", wait=True):
@@ -183,12 +185,6 @@ def _suggest(trial: optuna.Trial, name: str, axis: Axis) -> float:
     else:
         value = trial.suggest_float(name, axis.low, axis.high, log=axis.shape == "log")
     return min(max(float(f"{value:.4g}"), axis.low), axis.high)
-
-
-def _first_quarter(search: Search) -> int:
-    """Steps before which nobody is judged; by epochs it is left to the first evaluations."""
-    training = search.config.training
-    return (training.steps or 4 * training.eval_every) // 4
 
 
 def _fingerprint(search: Search) -> str:
