@@ -181,9 +181,7 @@ class Maker:
 
 
 def so_many(groups: int) -> str:
-    """>>> so_many(1), so_many(8)
-    ('1 group', '8 groups')
-    """
+    """A number of groups as a label says it: `1 group`, `8 groups`."""
     return f"{groups} group{'s' if groups > 1 else ''}"
 
 
