@@ -286,7 +286,9 @@ def git_commit() -> dict[str, Any] | None:
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(package), *arguments], capture_output=True, text=True, timeout=10)
+            # Without locks: a look must not leave one behind when it is killed.
+            command = ["git", "--no-optional-locks", "-C", str(package), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

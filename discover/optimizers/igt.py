@@ -136,10 +136,8 @@ def igt(
             counts = jnp.any(jnp.asarray(group_sizes) > 0)
             before = (state.steps, state.params, state.average, params)
             steps, true_params, average, shifted = keep_unless(counts, (steps, true_params, average, shifted), before)
-        after = IgtState(steps, true_params, average, inner_state)
-        if context.answer_moved:
-            return Moved(shifted), after
-        return jax.tree.map(jnp.subtract, shifted, params), after
+        answer: Any = Moved(shifted) if context.answer_moved else jax.tree.map(jnp.subtract, shifted, params)
+        return answer, IgtState(steps, true_params, average, inner_state)
 
     return GroupTransformation(init, update)
 

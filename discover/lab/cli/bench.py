@@ -18,25 +18,20 @@ def bench(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            "--optimizers",
             metavar="A,B",
             help="Which optimizers, with values of their own after a plus: discover_muon+damping=0.1. "
             "Default: the preset's.",
         ),
     ] = None,
-    groups: Annotated[str | None, typer.Option("--groups", metavar="1,2,4,8", help="Groups per batch.")] = None,
-    clusters: Annotated[
-        str | None, typer.Option("--clusters", metavar="10,100", help="Numbers of random clusters.")
-    ] = None,
-    repeats: Annotated[
-        int, typer.Option("--repeats", metavar="N", help="Interleaved repeats.", callback=options.at_least(1))
-    ] = 7,
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Length of momentum's repeat.")] = 1.0,
+    groups: Annotated[str | None, typer.Option(metavar="1,2,4,8", help="Groups per batch.")] = None,
+    clusters: Annotated[str | None, typer.Option(metavar="10,100", help="Numbers of random clusters.")] = None,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Interleaved repeats.", callback=options.at_least(1))] = 7,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Length of momentum's repeat.")] = 1.0,
     loop: Annotated[
         bool, typer.Option("--loop/--no-loop", help="Time a hand-written optax loop as well, as a check of momentum.")
     ] = True,
     overrides: options.SetOption = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write bench.json and a figure.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write bench.json and a figure.")] = None,
     json_file: options.JsonOption = None,
 ) -> None:
     """Time every optimizer's step against momentum's, and the update against its memory-traffic floor."""

@@ -32,7 +32,7 @@ def compare(
     track_variance: options.TrackVarianceOption = None,
     settings: options.SetOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/compare-PRESET.")
+        Path | None, typer.Option(metavar="DIR", help="Output folder; default: runs/compare-PRESET.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison that is there.")] = False,
     json_file: options.JsonOption = None,
@@ -43,9 +43,8 @@ def compare(
     Run the same command again to continue a comparison that was stopped.
     """
     from discover.lab.experiments.compare.comparison import make_comparison
-    from discover.lab.experiments.presets.what import data_overrides
 
-    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
+    own = (layout, label, clusters, image_size, on_bad_image)
     overrides = options.as_overrides(settings, data, seeds, track_variance, own)
     chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides, default="digits")
     comparison = make_comparison(

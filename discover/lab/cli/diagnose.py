@@ -24,16 +24,13 @@ def diagnose(
     what: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     groups: Annotated[
-        int | None, typer.Option("--groups", metavar="G", help="Cluster-pure groups per batch, as you will draw them.")
+        int | None, typer.Option(metavar="G", help="Cluster-pure groups per batch, as you will draw them.")
     ] = None,
-    group_size: Annotated[int | None, typer.Option("--group-size", metavar="B", help="Examples per group.")] = None,
-    column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="Also judge this column of the data set.")
-    ] = None,
+    group_size: Annotated[int | None, typer.Option(metavar="B", help="Examples per group.")] = None,
+    column: Annotated[str | None, typer.Option(metavar="NAME", help="Also judge this column of the data set.")] = None,
     sample: Annotated[
         int,
         typer.Option(
-            "--sample",
             metavar="N",
             help="Examples whose gradients are taken; ten times as many for k-means.",
             callback=options.at_least(20),
@@ -41,14 +38,11 @@ def diagnose(
     ] = 1000,
     warmup: Annotated[
         int,
-        typer.Option(
-            "--warmup", metavar="STEPS", help="Training before the second look.", callback=options.at_least(0)
-        ),
+        typer.Option(metavar="STEPS", help="Training before the second look.", callback=options.at_least(0)),
     ] = 100,
     save_clusters: Annotated[
         str | None,
         typer.Option(
-            "--save-clusters",
             metavar="FILE",
             help="Also cluster all training examples by their gradients, for --set clusters.by=file.",
             callback=options.check_writable,
@@ -61,16 +55,11 @@ def diagnose(
     image_size: options.ImageSizeOption = None,
     on_bad_image: options.OnBadImageOption = None,
     settings: options.SetOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/diagnose-NAME.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output folder; default: runs/diagnose-NAME.")] = None,
     json_file: options.JsonOption = None,
 ) -> None:
     """Rank clusterings by the gradient noise that Discover could remove, with advice on beta, nu and memory."""
-    from discover.lab.experiments.presets.what import data_overrides
-
-    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
-    overrides = options.as_overrides(settings, data, own=own)
+    overrides = options.as_overrides(settings, data, own=(layout, label, clusters, image_size, on_bad_image))
     overrides += [f"batches.groups={groups}"] if groups is not None else []
     overrides += [f"batches.group_size={group_size}"] if group_size is not None else []
     chosen, loaded, _ = options.chosen_setting(what, config_file, overrides)
@@ -78,7 +67,7 @@ def diagnose(
     from discover.lab.experiments.folder import Folder
 
     with Folder(out or options.run_folder("diagnose", name)).claim() as folder:
-        result = _measure(config, name, loaded, column, sample, warmup)
+        result, dataset = _measure(config, name, loaded, column, sample, warmup)
         from discover.lab.records import write_json
         from discover.lab.report.diagnosis import write_diagnosis_figure
 
@@ -93,8 +82,7 @@ def diagnose(
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions
 
         number = max(row.num_clusters for row in result.rows if row.name.startswith("random"))
-        settled = DiagnosisOptions(warmup_steps=warmup)
-        found = find_clusters(config, number, options=settled, dataset=_split(config, loaded))
+        found = find_clusters(config, number, options=DiagnosisOptions(warmup_steps=warmup), dataset=dataset)
         path = found.save(save_clusters)
         if json_file != "-":
             use = f"--set clusters.by=file --set clusters.path={path}"
@@ -102,18 +90,10 @@ def diagnose(
     options.write_result(json_file, result.to_json())
 
 
-def _split(config: Config, loaded: Dataset | None) -> Dataset | None:
-    """The data set with its validation split set aside; None where it is yet to be read."""
-    if loaded is None:
-        return None
-    from discover.lab.experiments.run.build import build_data
-
-    return build_data(config, loaded=loaded)
-
-
 def _measure(
     config: Config, name: str, loaded: Dataset | None, column: str | None, sample: int, warmup: int
-) -> Diagnosis:
+) -> tuple[Diagnosis, Dataset]:
+    """The diagnosis, and the data that it was made of."""
     from discover.lab.cli.console import BETWEEN_LINES, live_bars, spoken
     from discover.lab.cli.console import say as say_line
 
@@ -135,9 +115,11 @@ def _measure(
                 say_line(f"diagnose {name}: about {spoken(seconds)}")
 
         from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
+        from discover.lab.experiments.run.build import build_data
 
+        dataset = build_data(config, lazy=True, loaded=loaded)
         settings = DiagnosisOptions(sample=sample, warmup_steps=warmup, column=column, stream=10 * sample)
-        return diagnose(config, settings, dataset=_split(config, loaded), say=say, estimate=estimate)
+        return diagnose(config, settings, dataset=dataset, say=say, estimate=estimate), dataset
 
 
 def _show(result: Diagnosis, files: list[Path], setting: str) -> None:

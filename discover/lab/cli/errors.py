@@ -79,7 +79,7 @@ def run_command(command: Any, arguments: Sequence[str] | None = None) -> int:
             context = getattr(error, "ctx", None)
             path = context.command_path if context is not None else "discover"
             # Typer's own text for a group without a command is its whole help.
-            return _fail(f"{_sentence(error.format_message())} (see {path} --help)", BAD_INPUT)  # pyright: ignore
+            return _fail(f"{error.format_message().strip().rstrip('.')} (see {path} --help)", BAD_INPUT)  # pyright: ignore
         if type(error).__name__ == "Abort":
             return _fail("stopped", INTERRUPTED)
         if isinstance(error, OSError):
@@ -165,10 +165,6 @@ def describe_unexpected(error: Exception) -> str:
         what = f"out of memory ({what})"
     notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
     return f"{what}{notes} (DISCOVER_DEBUG=1 shows where)"
-
-
-def _sentence(text: str) -> str:
-    return " ".join(text.split()).rstrip(".")
 
 
 def _fail(message: str, code: int) -> int:

@@ -92,6 +92,8 @@ DataOption = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the data set is, for those read from disk.")
 ]
 _YOURS = "Your own data"
+OwnData = tuple[str | None, str | None, str | None, int | None, str | None]
+"""Layout, label, clusters, image size and what to do about bad images."""
 LayoutOption = Annotated[
     str | None,
     typer.Option(
@@ -196,10 +198,12 @@ def as_overrides(
     data: str | None,
     seeds: int | None = None,
     track_variance: str | None = None,
-    own: Sequence[str] = (),
+    own: OwnData = (None, None, None, None, None),
 ) -> list[str]:
     """The ``--set`` texts, preceded by what ``--data``, ``--seeds``, ``--track-variance`` and ``own`` stand for."""
-    result = [*own]
+    from discover.lab.experiments.presets.what import data_overrides
+
+    result = data_overrides(*own)
     if track_variance is not None:
         number = track_variance.removeprefix("every=")
         if not number.isdigit() or int(number) < 1:

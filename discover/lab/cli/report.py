@@ -13,7 +13,7 @@ from discover.lab.cli.errors import CommandError
 
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A comparison, a run, or a folder of runs.")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write elsewhere than into DIR.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write elsewhere than into DIR.")] = None,
     static: Annotated[bool, typer.Option("--static", help="Static figures in the page, no scripts.")] = False,
     json_file: options.JsonOption = None,
 ) -> None:

@@ -25,21 +25,21 @@ def reproduce(
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
     scale: Annotated[
-        str, typer.Option("--scale", metavar="NAME", help="small (one GPU) or digits (a rehearsal on any CPU).")
+        str, typer.Option(metavar="NAME", help="small (one GPU) or digits (a rehearsal on any CPU).")
     ] = "small",
     minutes: options.MinutesOption = None,
     jobs: Annotated[
-        int, typer.Option("--jobs", metavar="N", min=1, help="Train in N processes at once: two to eight on one GPU.")
+        int, typer.Option(metavar="N", min=1, help="Train in N processes at once: two to eight on one GPU.")
     ] = 1,
     seeds: options.SeedsOption = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="PATH", help="CIFAR-10, or a folder with the archives of several data sets."),
+        typer.Option(metavar="PATH", help="CIFAR-10, or a folder with the archives of several data sets."),
     ] = None,
     settings: options.SetOption = None,
     redraw: Annotated[bool, typer.Option("--redraw", help="Only draw again, from the records that are there.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/reproduce-SCALE.")
+        Path | None, typer.Option(metavar="DIR", help="Output folder; default: runs/reproduce-SCALE.")
     ] = None,
     json_file: options.JsonOption = None,
 ) -> None:
@@ -119,7 +119,7 @@ def _run(
 ) -> list[dict[str, Any]]:
     from discover.lab.experiments.reproduce.results import get_result
 
-    overrides = options.as_overrides(settings, None)
+    overrides = list(settings or ())
     numbers = None if seeds is None else list(range(seeds))
     results = {
         name: get_result(name, scale, data=data, overrides=overrides, seeds=numbers)

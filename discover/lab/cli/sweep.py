@@ -21,22 +21,22 @@ def sweep(
     config_file: options.ConfigOption = None,
     optimizer: options.OptimizerOption = None,
     search: Annotated[
-        str, typer.Option("--search", metavar="KIND", help="grid (every combination), or tpe (optuna; extra `sweep`).")
+        str, typer.Option(metavar="KIND", help="grid (every combination), or tpe (optuna; extra `sweep`).")
     ] = "grid",
     space: Annotated[
-        str, typer.Option("--space", metavar="WHOSE", help="paper, ours, or auto: the paper's where it has one.")
+        str, typer.Option(metavar="WHOSE", help="paper, ours, or auto: the paper's where it has one.")
     ] = "auto",
     axis: Annotated[
         list[str] | None,
-        typer.Option("--axis", metavar="NAME=X,Y", help="Search this hyperparameter instead of the space; repeatable."),
+        typer.Option(metavar="NAME=X,Y", help="Search this hyperparameter instead of the space; repeatable."),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option("--trials", metavar="N", help="How many; default: the whole grid, 40 for tpe.")
+        int | None, typer.Option(metavar="N", help="How many; default: the whole grid, 40 for tpe.")
     ] = None,
-    search_seed: Annotated[int, typer.Option("--search-seed", metavar="S", help="Seed of the search.")] = 0,
+    search_seed: Annotated[int, typer.Option(metavar="S", help="Seed of the search.")] = 0,
     prune: Annotated[bool, typer.Option(help="Let tpe give hopeless trials up early.")] = True,
     storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URL", help="An optuna storage; default: a file in --out.")
+        str | None, typer.Option(metavar="URL", help="An optuna storage; default: a file in --out.")
     ] = None,
     minutes: options.MinutesOption = None,
     seeds: options.SeedsOption = None,
@@ -48,7 +48,7 @@ def sweep(
     on_bad_image: options.OnBadImageOption = None,
     settings: options.SetOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/sweep-PRESET-NAME.")
+        Path | None, typer.Option(metavar="DIR", help="Output folder; default: runs/sweep-PRESET-NAME.")
     ] = None,
     json_file: options.JsonOption = None,
 ) -> None:
@@ -57,13 +57,11 @@ def sweep(
     Run the same command again to continue a sweep that was stopped or killed, or beside another to share the work.
     """
     from discover.lab.cli.console import say
-    from discover.lab.experiments.presets.what import data_overrides
     from discover.lab.experiments.sweep.search import make_search
 
-    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
     if storage is not None and search != "tpe":
         raise CommandError(f"--storage goes with --search tpe, got --search {search}")
-    overrides = options.as_overrides(settings, data, seeds, own=own)
+    overrides = options.as_overrides(settings, data, seeds, own=(layout, label, clusters, image_size, on_bad_image))
     chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides)
     settled = make_search(
         chosen,

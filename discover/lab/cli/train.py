@@ -17,9 +17,7 @@ def train(
     preset: options.WhatArgument = None,
     config_file: options.ConfigOption = None,
     optimizer: options.OptimizerOption = None,
-    learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", metavar="X", help="Instead of the preset's.")
-    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(metavar="X", help="Instead of the preset's.")] = None,
     seeds: options.SeedsOption = None,
     data: options.DataOption = None,
     layout: options.LayoutOption = None,
@@ -30,7 +28,7 @@ def train(
     track_variance: options.TrackVarianceOption = None,
     settings: options.SetOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: runs/PRESET-OPTIMIZER.")
+        Path | None, typer.Option(metavar="DIR", help="Output folder; default: runs/PRESET-OPTIMIZER.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run that is in the output folder.")] = False,
     overwrite: Annotated[
@@ -72,9 +70,7 @@ def train(
 
     if resume and overwrite:
         raise CommandError("--resume and --overwrite exclude each other")
-    from discover.lab.experiments.presets.what import data_overrides
-
-    own = data_overrides(layout, label, clusters, image_size, on_bad_image)
+    own = (layout, label, clusters, image_size, on_bad_image)
     overrides = options.as_overrides(settings, data, seeds, track_variance, own)
     chosen, loaded, _ = options.chosen_setting(preset, config_file, overrides)
     name = optimizer or chosen.config.optimizer.name

@@ -132,15 +132,12 @@ class Folder:
             raise FolderError(f"{self.path} holds another {self.noun} ({found[0]}{more}); {self.instead}")
         return True
 
-    def clear(self) -> None:
-        """Deletes what is to be replaced, and nothing that a command did not write."""
-        self._begin_to_replace()
-
     @contextlib.contextmanager
     def replace(self) -> Iterator[None]:
-        """While entered, what the folder holds does not count; at the end it holds the new record."""
-        if not self._replacing:
-            self._begin_to_replace()
+        """Deletes what a command wrote; while entered the folder counts as empty, at the end it has the new record."""
+        records.write_text(self.path / REPLACING, self.noun)
+        self._replacing = True
+        self._delete()
         yield
         (self.path / REPLACING).unlink()
         self._replacing = False
@@ -161,11 +158,6 @@ class Folder:
             self._held.close()
         if error is not None and not isinstance(error, RunError) and is_disk_full(error):
             raise FolderError(f"no space left on the disk for {self.path}: free some space and resume") from error
-
-    def _begin_to_replace(self) -> None:
-        records.write_text(self.path / REPLACING, self.noun)
-        self._replacing = True
-        self._delete()
 
     def _was_being_replaced(self) -> bool:
         """Whether a process was killed while it replaced one of this kind."""

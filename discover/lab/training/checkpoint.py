@@ -40,7 +40,7 @@ class Checkpoints:
         keep: how many of the newest are kept, besides the best one.
         lengths: what of each leaf the fingerprint is of, see :func:`discover.lab.training.fingerprint.fingerprint`.
         agree: what the first of several processes computes, for all of them.
-        message: told about a checkpoint that could not be read back.
+        message: told about a checkpoint that could not be read back, or was passed over.
     """
 
     def __init__(
@@ -48,37 +48,27 @@ class Checkpoints:
         directory: Path,
         *,
         keep: int = 3,
-        lengths: Callable[[Any], Lengths] | None = None,
+        lengths: Callable[[Any], Lengths] = lambda _: None,
         agree: Callable[[Callable[[], Any]], Any] = lambda compute: compute(),
         message: Callable[[str], None] = lambda _: None,
     ):
         self.directory = Path(directory).absolute()
-        self._lengths: Callable[[Any], Lengths] = lengths if lengths is not None else lambda _: None
-        self._keep, self._agree, self._message = keep, agree, message
-        options = ocp.CheckpointManagerOptions(
-            # None is deleted by the library: we do that, when the successor has been read back.
-            enable_async_checkpointing=True,
-            # A step is written twice only where the first one was passed over, and then it is deleted before.
-            save_interval_steps=1,
-        )
-        # Until it is closed: the library also logs from its background threads.
+        self._keep, self._lengths, self._agree, self._message = keep, lengths, agree, message
         self._failed = False
         self._passed: set[int] = set()
         self._written: tuple[int, list[int], Lengths] | None = None  # and not yet read back
+        # Until it is closed: the library also logs from its background threads.
         self._silence = contextlib.ExitStack()
         self._silence.enter_context(_quiet())
         with self._one_line_errors():
             agree(lambda: _empty_what_cannot_be_parsed(self.directory))
-            self._manager = ocp.CheckpointManager(self.directory, options=options)
+            # By default it writes in the background and deletes none: we do, when the successor has been read back.
+            self._manager = ocp.CheckpointManager(self.directory)
 
     def save(self, step: int, state: Any, note: dict[str, Any], *, score: float | None = None) -> None:
-        """Starts to write a checkpoint, and returns once the state may be changed.
+        """Starts to write a checkpoint, and returns once the state may be changed; steps only grow.
 
-        Args:
-            step: its name; steps only grow.
-            state: any tree of arrays.
-            note: a small JSON object that comes back with it.
-            score: the higher the better; the best one is kept. None: never the best.
+        The note is a small JSON object that comes back with it. The one with the highest score is kept.
         """
         self.wait()  # what is still being written is not listed yet
         self._make_room(step)
@@ -92,13 +82,13 @@ class Checkpoints:
             # Host memory is written from where it lies, and the next step is about to overwrite it.
             leaves = jax.tree.map(jnp.copy, leaves)
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(leaves), note=ocp.args.JsonSave(note))
-        with self._one_line_errors(), _quiet():
+        with self._one_line_errors():
             self._manager.save(step, args=arguments, force=True)
         self._written = (step, note["fingerprint"], lengths)
 
     def wait(self) -> None:
         """Returns when everything is on disk and was read back; raises :class:`RunError` if the disk is full."""
-        with self._one_line_errors(), _quiet():
+        with self._one_line_errors():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
         if self._written is not None:
@@ -109,15 +99,14 @@ class Checkpoints:
                 self._message(f"checkpoint {step} cannot be read back ({wrong}); those before it are kept")
                 self._passed.add(step)
                 return
-            with self._one_line_errors(), _quiet():
+            with self._one_line_errors():
                 for old in superfluous:
                     self._manager.delete(old)
 
     def _look_back(self, step: int, expected: list[int], lengths: Lengths) -> tuple[str | None, list[int]]:
         """What is wrong with a checkpoint that was just written, and the older ones that it makes superfluous."""
         try:
-            with _quiet():
-                found = fingerprint_of_file(self.directory / str(step) / "state", lengths)
+            found = fingerprint_of_file(self.directory / str(step) / "state", lengths)
             if found != expected or self._note(step).get("fingerprint") != expected:
                 return "it holds something else", []
         except Exception as error:  # see `restore`
@@ -129,7 +118,7 @@ class Checkpoints:
         """Deletes what is in the place of a step that is about to be written: passed over, or no checkpoint at all."""
         path, listed = self.directory / str(step), step in self._manager.all_steps()
         if self._agree(path.exists):
-            with self._one_line_errors(), _quiet():
+            with self._one_line_errors():
                 self._manager.delete(step) if listed else self._agree(lambda: _remove(path))
                 self._manager.reload()
         self._passed.discard(step)
@@ -165,32 +154,27 @@ class Checkpoints:
         """
         targets = _named_leaves(like)
         try:
-            with _quiet():
-                small: Any = self._manager.restore(step, args=ocp.args.Composite(note=ocp.args.JsonRestore()))
-                note = dict(small["note"])
-                stored = [tuple(shape) for shape in note.pop("shapes")]
-                wanted = {name: to_read(shape, leaf) for (name, leaf), shape in zip(targets.items(), stored)}
-                arguments = ocp.args.Composite(state=ocp.args.StandardRestore(wanted, strict=False))
-                read: Any = self._manager.restore(step, args=arguments)["state"]
+            note = self._note(step)
+            stored = [tuple(shape) for shape in note.pop("shapes")]
+            wanted = {name: to_read(shape, leaf) for (name, leaf), shape in zip(targets.items(), stored)}
+            arguments = ocp.args.Composite(state=ocp.args.StandardRestore(wanted, strict=False))
+            read: Any = self._manager.restore(step, args=arguments)["state"]
             leaves = {name: as_wanted(read[name], leaf) for name, leaf in targets.items()}
             expected = note.pop("fingerprint")
             same = fingerprint(leaves, self._lengths(like)) == expected
         except Exception as error:  # the storage layers raise many kinds, and none of them should end a run here
             self._failed = True
-            reason = _reason(error)
             if is_out_of_memory(error):
-                raise RunError(
-                    f"out of memory while reading checkpoint {step} ({reason}); nothing was deleted: "
-                    "free some memory and resume"
-                ) from error
-            raise DamagedCheckpoint(f"checkpoint {step} cannot be read ({reason})") from error
+                told = f"out of memory while reading checkpoint {step} ({_reason(error)})"
+                raise RunError(f"{told}; nothing was deleted: free some memory and resume") from error
+            raise DamagedCheckpoint(f"checkpoint {step} cannot be read ({_reason(error)})") from error
         if not same:
             raise DamagedCheckpoint(f"checkpoint {step} is damaged (its contents have changed)")
         note.pop("score", None)
         return jax.tree.unflatten(jax.tree.structure(like), list(leaves.values())), note
 
     def restore_newest(
-        self, like: Any, *, message: Callable[[str], None], accept: Callable[[dict[str, Any]], str | None]
+        self, like: Any, accept: Callable[[dict[str, Any]], str | None] = lambda note: None
     ) -> tuple[int, Any, dict[str, Any]] | None:
         """Reads the newest checkpoint that is whole, passing over (and naming) others on the way.
 
@@ -199,7 +183,6 @@ class Checkpoints:
 
         Args:
             like: see :meth:`restore`.
-            message: told about each checkpoint that was passed over.
             accept: looks at a note and says what is wrong with the records that belong to it, or None. Where they are
                 wrong for all, the newest is taken all the same: better without its records than from the start.
 
@@ -220,10 +203,10 @@ class Checkpoints:
                 reason = unreadable = str(error)
             self._passed.add(step)
             if before := self.steps():
-                message(f"{reason}; going back to step {before[-1]}")
+                self._message(f"{reason}; going back to step {before[-1]}")
             elif newest is not None:
                 self._passed.discard(newest)
-                message(f"{reason}; going on from step {newest} without the lines that are lost")
+                self._message(f"{reason}; going on from step {newest} without the lines that are lost")
                 return newest, *self.restore(newest, like)
         if unreadable:
             raise RunError(

@@ -183,29 +183,23 @@ class Devices:
 
     def each_with_its_groups(self, function: Function) -> Function:
         """``function(params, images, *groups)`` on each device, with its own groups of arrays [G, ...]."""
-        if not self.several:
-            return function
-
-        def over_devices(params: Any, images: jax.Array, *groups: Any) -> Any:
-            specs = (P(), P(), *(P(AXIS) for _ in groups))
-            mapped = jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
-            return mapped(params, images, *groups)
-
-        return over_devices  # pyright: ignore[reportReturnType]
+        return self._on_each(function, whole=2, out=P(AXIS)) if self.several else function
 
     def sum_of_parts(self, function: Function) -> Function:
         """``function(params, *examples)``, a tree of sums: of each device's part of the examples, added up."""
         if not self.several:
             return function
+        return self._on_each(lambda *own: lax.psum(function(*own), AXIS), whole=1, out=P())
 
-        def over_devices(params: Any, *examples: jax.Array) -> Any:
-            specs = (P(), *(P(AXIS) for _ in examples))
-            total = lambda *own: lax.psum(function(*own), AXIS)  # noqa: E731
-            return jax.shard_map(total, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)(
-                params, *examples
-            )
+    def _on_each(self, function: Callable[..., Any], *, whole: int, out: P) -> Any:
+        """On each device: the first ``whole`` arguments are the same for all, of the others each has its part."""
 
-        return over_devices  # pyright: ignore[reportReturnType]
+        def over_devices(*arguments: Any) -> Any:
+            specs = tuple(P() if place < whole else P(AXIS) for place in range(len(arguments)))
+            mapped = jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False)
+            return mapped(*arguments)
+
+        return over_devices
 
 
 def _mesh(which: str | int) -> Mesh:

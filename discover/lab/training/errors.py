@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No space, a quota that is used up, a file that may not grow any larger: the same to whoever wants to write."""
@@ -35,23 +36,21 @@ def is_disk_full(error: BaseException) -> bool:
 
     The checkpoint library reports it as text inside errors of its own, hence the look at the message.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in _FULL:
-            return True
-        text = str(seen)
-        if any(os.strerror(number) in text for number in _FULL):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(
+        (isinstance(one, OSError) and one.errno in _FULL) or any(os.strerror(number) in str(one) for number in _FULL)
+        for one in _causes(error)
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Says whether an error, or one that caused it, means that the host or the device ran out of memory."""
-    seen: BaseException | None = error
-    while seen is not None:
-        text = str(seen)
-        if isinstance(seen, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(
+        isinstance(one, MemoryError) or "RESOURCE_EXHAUSTED" in str(one) or "out of memory" in str(one).lower()
+        for one in _causes(error)
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

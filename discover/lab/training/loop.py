@@ -94,12 +94,6 @@ def train(
     """Trains from step ``start`` to the end.
 
     Args:
-        programs: the compiled programs.
-        members: who trains.
-        data: on the device.
-        feed: hands over batches.
-        settings: when things happen.
-        log: takes the numbers.
         state: after ``start`` steps; its memory is reused.
         start: steps already done.
         progress: is told.

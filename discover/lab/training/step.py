@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import DTypeLike
 
 from discover import group_value_and_grad, take_step
 from discover.gpu import device
+from discover.lab.data import BatchPlan
 from discover.lab.training.devices import AXIS, Devices
 from discover.sharding import shard_by_parameter
 
@@ -43,6 +45,16 @@ class StepBatch(NamedTuple):
     group_sizes: Any  # int32 [G]; a group's first `size` examples count, 0 is padding
 
 
+def draw_batches(plans: Sequence[BatchPlan], first: int, count: int, length: int) -> StepBatch:
+    """The batches of ``count`` steps from number ``first`` on, those of the seeds' plans side by side.
+
+    NumPy arrays [length, S, ...]: the last step's batch is repeated, and nobody uses that: one shape, one program.
+    """
+    drawn = [plan.batches(first, count) for plan in plans]
+    repeated = np.minimum(np.arange(length), count - 1)
+    return StepBatch(*(np.stack(arrays, axis=1)[repeated] for arrays in zip(*drawn)))
+
+
 class StepMetrics(NamedTuple):
     """What a step reports: means over the batch's examples."""
 
@@ -50,19 +62,8 @@ class StepMetrics(NamedTuple):
     accuracy: jax.Array  # float32 []
 
 
-class Step(Protocol):
-    """A pure function; see :func:`make_step`."""
-
-    def __call__(
-        self,
-        optimizer: optax.GradientTransformationExtraArgs,
-        state: TrainState,
-        key: jax.Array,
-        number: jax.Array,
-        batch: StepBatch,
-        images: jax.Array,
-        clip_norm: jax.Array | None = None,
-    ) -> tuple[TrainState, StepMetrics]: ...
+Step = Callable[..., tuple[TrainState, StepMetrics]]
+"""See :func:`make_step`."""
 
 
 def make_step(

@@ -38,7 +38,7 @@ def test_a_key_and_a_value_set_one_field(text, key, value):
     config = Config().override([text])
     assert config.flat()[key] == value
     assert type(config.flat()[key]) is type(value)
-    assert set(config.diff(Config())) <= {key}
+    assert {name for name, _ in config.flat().items() ^ Config().flat().items()} <= {key}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,6 @@ def test_unset_is_the_same_as_never_set():
     config = Config().override(["optimizer.beta=0.9", "optimizer.l2=0.1", "optimizer.rate=per_visit"])
     back = config.override(["optimizer.beta=none", "optimizer.l2=0", "optimizer.rate=proportional"])
     assert back == Config()
-    assert config.diff(back)["optimizer.beta"] == (0.9, None)
 
 
 def test_configurations_are_frozen():
@@ -188,12 +187,7 @@ def test_json_brings_back_the_same_configuration(rate, beta, seeds, name):
     )
     again = Config.from_dict(json.loads(config.to_json()))
     assert again == config
-    assert not again.diff(config)
-
-
-def test_the_difference_names_both_values():
-    one, two = Config(), Config().override(["training.steps=7", "optimizer.name=adam"])
-    assert two.diff(one) == {"training.steps": (7, 300), "optimizer.name": ("adam", "discover")}
+    assert again.flat() == config.flat()
 
 
 @pytest.mark.parametrize("tree", [{"optimizer": {"bta": 1}}, {"training": {"steps": "many"}}])

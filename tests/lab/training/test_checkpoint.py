@@ -28,8 +28,13 @@ def assert_same_bits(a, b):
 
 
 @pytest.fixture
-def store(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "part-0", keep=2)
+def messages():
+    return []
+
+
+@pytest.fixture
+def store(tmp_path, messages):
+    checkpoints = Checkpoints(tmp_path / "part-0", keep=2, message=messages.append)
     yield checkpoints
     checkpoints.close()
 
@@ -78,15 +83,14 @@ def test_the_last_few_and_the_best_are_kept_also_after_reopening(store):
     again.close()
 
 
-def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(store):
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(store, messages):
     for step in (10, 20):
         store.save(step, example(step), {"n": step})
     store.wait()
     damage(store, 20)
     with pytest.raises(DamagedCheckpoint):
         store.restore(20, example())
-    messages = []
-    found = store.restore_newest(example(), message=messages.append, accept=lambda note: None)
+    found = store.restore_newest(example())
     assert found is not None
     step, state, note = found
     assert (step, note) == (10, {"n": 10})
@@ -141,7 +145,7 @@ def test_without_a_whole_checkpoint_resuming_is_refused_and_nothing_is_deleted(s
     store.wait()
     damage(store, 10)
     with pytest.raises(RunError, match=r"no checkpoint in .*part-0 can be used: checkpoint 10 .*nothing was deleted"):
-        store.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+        store.restore_newest(example())
     assert (store.directory / "10").is_dir()
 
 
@@ -159,9 +163,9 @@ def test_memory_that_does_not_suffice_is_one_line_and_costs_no_checkpoint(store,
     with monkeypatch.context() as patch:
         patch.setattr("discover.lab.training.checkpoint.fingerprint", fail)
         with pytest.raises(RunError, match="out of memory while reading checkpoint 20") as error:
-            store.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+            store.restore_newest(example())
     assert "\n" not in str(error.value)
-    found = store.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+    found = store.restore_newest(example())
     assert found is not None
     assert found[0] == 20
 
@@ -178,12 +182,12 @@ def test_a_checkpoint_that_could_not_be_read_once_is_still_there_the_next_time(s
         return read(step, **options)
 
     monkeypatch.setattr(store._manager, "restore", fail_at_20)
-    found = store.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+    found = store.restore_newest(example())
     assert found is not None
     assert found[0] == 10
     assert store.steps() == [10]
     again = Checkpoints(store.directory, keep=2)
-    found = again.restore_newest(example(), message=lambda _: None, accept=lambda note: None)
+    found = again.restore_newest(example())
     again.close()
     assert found is not None
     assert found[0] == 20
@@ -195,14 +199,11 @@ def test_a_checkpoint_that_could_not_be_read_once_is_still_there_the_next_time(s
     assert_same_bits(store.restore(20, example())[0], example(2))
 
 
-def test_a_checkpoint_whose_records_are_gone_is_passed_over(store):
+def test_a_checkpoint_whose_records_are_gone_is_passed_over(store, messages):
     for step in (10, 20):
         store.save(step, example(), {"length": step})
     store.wait()
-    messages = []
-    found = store.restore_newest(
-        example(), message=messages.append, accept=lambda note: "too short" if note["length"] > 15 else None
-    )
+    found = store.restore_newest(example(), lambda note: "too short" if note["length"] > 15 else None)
     assert found is not None
     assert found[0] == 10
     assert "too short" in messages[0]

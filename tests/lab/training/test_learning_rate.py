@@ -42,8 +42,3 @@ def test_one_compiled_program_serves_every_rate_and_length():
     assert float(rate(3, 0.1, 5.0, 100.0)) == pytest.approx(0.08)
     assert float(rate(3, 0.2, 3.0, 50.0)) == pytest.approx(0.2)
     assert len(traces) == 1
-
-
-def test_unknown_schedule_lists_the_choices():
-    with pytest.raises(ValueError, match="choose from cosine, constant"):
-        schedule("linear", 0.1, 0, 10)(0)

@@ -14,18 +14,11 @@ import optax
 
 from discover.lab.data import Dataset, Split
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.run.build import (
-    Member,
-    build_members,
-    build_network_for,
-    build_plan,
-    traced_names,
-)
+from discover.lab.experiments.run.build import Member, build_members, build_network_for, build_plan
 from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.experiments.run.programs import build_programs
-from discover.lab.training.feed import draw_batches
 from discover.lab.training.programs import Members, Programs
-from discover.lab.training.step import StepBatch
+from discover.lab.training.step import StepBatch, draw_batches
 from discover.registry import REFERENCE
 
 HAND_WRITTEN = "optax loop"
@@ -93,10 +86,9 @@ class PreparedStep(NamedTuple):
 def prepare_step(config: Config, dataset: Dataset, steps: int) -> PreparedStep:
     """What one dispatch of ``steps`` steps needs."""
     config = config.with_values({"training.steps_per_dispatch": steps, "training.steps": 1_000_000})
-    members = [Member(0)]
     plan = build_plan(config, dataset, 0)
     programs = build_programs(config, dataset, build_network_for(config, dataset), plan.probs)
-    arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
+    arguments, _ = build_members(config, [Member(0)], 1_000_000)
     return PreparedStep(programs, arguments, draw_batches([plan], 0, steps, steps), len(plan.probs))
 
 

@@ -21,7 +21,6 @@ from discover.lab.experiments.run.build import (
     build_network_for,
     build_plan,
     optimizer_factory,
-    traced_names,
 )
 
 
@@ -29,8 +28,7 @@ def time_update(config: Config, dataset: Dataset, bandwidth: float, repeats: int
     """The optimizer's update on given gradients, against the time its memory traffic needs at the least."""
     network = build_network_for(config, dataset)
     plan = build_plan(config, dataset, 0)
-    members = [Member(0)]
-    arguments, _ = build_members(config, members, traced_names(config, members), 1_000_000)
+    arguments, _ = build_members(config, [Member(0)], 1_000_000)
     hyper = jax.tree.map(lambda value: jnp.asarray(value[0]), arguments.hyper)
     make = optimizer_factory(config, plan.probs)
     hyper.pop("l2", None)

@@ -122,31 +122,29 @@ def purity(config: Config) -> str:
 
 
 def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:
-    """The preset's configuration with the overrides that concern this optimizer.
-
-    ``--set optimizer.nu=0.5`` is for those that have a ν: the others are left as they are.
-    """
-    config, foreign = preset.config_for(optimizer), foreign_keys(optimizer)
+    """The preset's configuration with the overrides that concern this optimizer."""
+    instead = {
+        "optimizer.name": "--optimizers",
+        "optimizer.learning_rate": "--learning-rates",
+        "batches.composition": "--no-control, or a run with `discover train`",
+        "name": "another preset",
+    }
     for text in overrides:
         key = text.partition("=")[0].strip()
-        if key in ("optimizer.name", "optimizer.learning_rate", "batches.composition", "name"):
-            instead = {
-                "optimizer.name": "--optimizers",
-                "optimizer.learning_rate": "--learning-rates",
-                "batches.composition": "--no-control, or a run with `discover train`",
-                "name": "another preset",
-            }
+        if key in instead:
             raise ConfigError(f"{key} cannot be set in a comparison; use {instead[key]}")
-        changed = config.override([text])
-        config = config if key in foreign else changed
-    return config.check()
+    return override_own(preset.config_for(optimizer), overrides).check()
 
 
-def foreign_keys(optimizer: str) -> set[str]:
-    """The keys of other optimizers: ``--set optimizer.nu=0.5`` is for those that have a ν."""
-    own = {*OPTIMIZERS.find(optimizer).types, *OPTIMIZERS.find(optimizer).parameters}
-    every = {name for entry in OPTIMIZERS.values() for name in entry.types}
-    return {f"optimizer.{name}" for name in (every | {"buffered"}) - own}
+def override_own(config: Config, overrides: Iterable[str]) -> Config:
+    """Applies what concerns the optimizer: ``--set optimizer.nu=0.5`` is for those that have a ν."""
+    entry = config.optimizer.entry
+    every = {"buffered", *(name for other in OPTIMIZERS.values() for name in other.types)}
+    foreign = {f"optimizer.{name}" for name in every - {*entry.types, *entry.parameters}}
+    for text in overrides:
+        changed = config.override([text])  # in any case: what cannot be is told
+        config = config if text.partition("=")[0].strip() in foreign else changed
+    return config
 
 
 def _check_rates(learning_rates: Sequence[float]) -> tuple[float, ...]:

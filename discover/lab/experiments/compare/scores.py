@@ -57,10 +57,9 @@ def spreads(final: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
     """What a table says of a run: its ``final``, from the summary, as mean and spread."""
     nothing: list[None] = [None] * len(seeds)
     return {
-        "validation_accuracy": spread(final.get("validation", {}).get("accuracy", nothing)),
-        "validation_loss": spread(final.get("validation", {}).get("loss", nothing)),
-        "test_accuracy": spread(final.get("test", {}).get("accuracy", nothing)),
-        "test_loss": spread(final.get("test", {}).get("loss", nothing)),
+        f"{split}_{quantity}": spread(final.get(split, {}).get(quantity, nothing))
+        for split in ("validation", "test")
+        for quantity in ("accuracy", "loss")
     }
 
 

@@ -23,13 +23,8 @@ def measure_speed(
     Other programs come and go, so a training's own seconds say little. In a round all optimizers are timed one right
     after the other, and each is set against momentum of the *same* round; the median over the rounds counts. Only
     where every training took longer than :data:`LONG` its own time is good enough, and then it is taken for all.
-    The rounds end early when they have taken as long as the trainings.
-
-    Args:
-        comparison: what is compared.
-        rows: of its table; they are changed.
-        options: of :func:`run`: the members, the data set, the compiled programs.
-        rounds: how often each is timed at most.
+    The rounds end early when they have taken as long as the trainings. ``options`` are those of :func:`run`: the
+    members, the data set, the compiled programs.
     """
     entries = {entry.label: entry for entry in comparison.entries}
     trained = [row["train_seconds"] or 0 for row in rows]
@@ -50,11 +45,9 @@ def measure_speed(
 
 
 def add_speeds(rows: list[dict[str, Any]], rounds: Sequence[Mapping[str, float | None]]) -> None:
-    """Sets each row's steps per second, and their ratio to momentum's, where it was trained.
+    """Sets each row's steps per second, and their ratio to momentum's, from those by label of each round.
 
-    Args:
-        rows: the rows; their own steps per second count where there are no rounds.
-        rounds: for each round the steps per second by label.
+    Where there are no rounds the rows' own count.
     """
     taken = rounds or [{row["label"]: row["steps_per_second"] for row in rows}]
     for row in rows:

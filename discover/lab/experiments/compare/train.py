@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from discover.lab import records
 from discover.lab.data import Dataset
 from discover.lab.experiments.compare.comparison import Comparison, Entry, describe_batches, purity
 from discover.lab.experiments.compare.scores import choose_rate, cluster_spreads, first_steps, spreads
@@ -30,17 +31,6 @@ from discover.lab.experiments.folder import Folder
 from discover.lab.experiments.run.build import build_data, build_plan
 from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.experiments.run.run import Member, run
-from discover.lab.records import (
-    CHECKPOINTS,
-    ENVIRONMENT,
-    environment,
-    extract_run,
-    read_json,
-    read_metrics,
-    read_object,
-    read_summary,
-    write_json,
-)
 from discover.lab.training.progress import Progress
 from discover.lab.training.signals import StopRequest
 from discover.registry import REFERENCE
@@ -91,7 +81,7 @@ def compare(
     with StopRequest() as stop, ComparisonFolder(directory).claim() as folder:
         limit = Deadline(stop=stop)
         same = folder.open(_settings(comparison.to_dict()), overwrite=overwrite)
-        if same and (recorded := read_json(folder.path / COMPARISON)).get("status") == "finished":
+        if same and (recorded := records.read_json(folder.path / COMPARISON)).get("status") == "finished":
             return recorded
         # What keeps a comparison from starting is told before anything is written, let alone deleted.
         dataset = build_data(comparison.entries[0].config, loaded=loaded)
@@ -100,10 +90,10 @@ def compare(
                 build_plan(entry.config, dataset, comparison.seeds[0])
         record = _new_record(comparison)
         if same:
-            write_json(folder.path / COMPARISON, record)
+            records.write_json(folder.path / COMPARISON, record)
         else:
             with folder.replace():
-                write_json(folder.path / COMPARISON, record)
+                records.write_json(folder.path / COMPARISON, record)
         members = [Member(seed, {"learning_rate": r}) for r in comparison.learning_rates for seed in comparison.seeds]
         options: dict[str, Any] = {"members": members, "programs": programs, "dataset": dataset}
         for number, entry in enumerate(comparison.entries):
@@ -113,29 +103,29 @@ def compare(
             record["rows"].append(_row(comparison, entry, folder.path))
             record["facts"]["data"] = dataset.name  # which of its forms a source found
             if record["environment"].get("backend") is None:
-                record["environment"] = read_object(grid / ENVIRONMENT)
-            write_json(folder.path / COMPARISON, record)
+                record["environment"] = records.read_object(grid / records.ENVIRONMENT)
+            records.write_json(folder.path / COMPARISON, record)
             limit.check()
         if message is not None:
             message("measuring the speed of each optimizer")
         measure_speed(comparison, record["rows"], options)
         record["status"] = "finished"
-        write_json(folder.path / COMPARISON, record)
+        records.write_json(folder.path / COMPARISON, record)
         return record
 
 
 def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any]:
     """Chooses an entry's learning rate from its finished grid, and writes the runs at that rate as one of their own."""
     grid_dir, run_dir = directory / "grids" / entry.folder, directory / "runs" / entry.folder
-    summary = read_summary(grid_dir) or {}
+    summary = records.read_summary(grid_dir) or {}
     chosen, grid = choose_rate(summary["members"], comparison.learning_rates, comparison.seeds)
     rate = comparison.learning_rates[chosen]
     config = entry.config.with_values({"optimizer.learning_rate": rate})
     first = chosen * len(comparison.seeds)
-    extract_run(grid_dir, run_dir, range(first, first + len(comparison.seeds)), config.to_dict())
-    own = read_summary(run_dir) or {}
+    records.extract_run(grid_dir, run_dir, range(first, first + len(comparison.seeds)), config.to_dict())
+    own = records.read_summary(run_dir) or {}
     # A finished grid is never resumed, and its members' states (a buffer per cluster each) are most of what it takes.
-    shutil.rmtree(grid_dir / CHECKPOINTS, ignore_errors=True)
+    shutil.rmtree(grid_dir / records.CHECKPOINTS, ignore_errors=True)
     return {
         "label": entry.label,
         "optimizer": entry.config.optimizer.name,
@@ -147,7 +137,9 @@ def _row(comparison: Comparison, entry: Entry, directory: Path) -> dict[str, Any
         "grid": grid,
         **spreads(own["final"], comparison.seeds),
         "clusters": cluster_spreads(own["members"]),
-        "steps_to_target": {"values": first_steps(read_metrics(run_dir), comparison.seeds, comparison.target_accuracy)},
+        "steps_to_target": {
+            "values": first_steps(records.read_metrics(run_dir), comparison.seeds, comparison.target_accuracy)
+        },
         "steps_per_second": summary.get("steps_per_second"),
         "train_seconds": summary.get("train_seconds"),
         "compile_seconds": summary.get("compile_seconds"),
@@ -172,7 +164,7 @@ def _new_record(comparison: Comparison) -> dict[str, Any]:
         "seeds": list(comparison.seeds),
         "plan": comparison.to_dict(),
         "config": config.to_dict(),
-        "environment": environment(),
+        "environment": records.environment(),
         "rows": [],
     }
 

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from discover.lab.experiments.config.keys import ARGUMENTS, entry_of, key_types, type_of
@@ -98,7 +99,7 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """Returns ``{dotted key: value}`` of every key that is there."""
-        fixed = {key: _get(self, key) for key in key_types()}
+        fixed = {key: attrgetter(key)(self) for key in key_types()}
         own = {
             f"{section}.{name}": value
             for section in ("model", "optimizer")
@@ -122,12 +123,6 @@ class Config:
         """Reads what :meth:`to_dict` wrote; missing keys take their defaults, unknown ones are refused."""
         return cls().with_values(flatten(tree))
 
-    def diff(self, other: Config) -> dict[str, tuple[Any, Any]]:
-        """Returns ``{dotted key: (mine, theirs)}`` of the values that differ; None stands for unset."""
-        mine, theirs = self.flat(), other.flat()
-        pairs = {key: (mine.get(key), theirs.get(key)) for key in {**mine, **theirs}}
-        return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
     def check(self) -> Config:
         """Checks the values against each other, and returns the configuration itself."""
         from discover.lab.experiments.config.check import check_config
@@ -146,13 +141,6 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in tree.items():
         result |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
     return result
-
-
-def _get(config: Config, key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _is_unset(entry: Made | None, name: str, value: Any) -> bool:

@@ -224,3 +224,8 @@ class TrainingConfig:
     checkpoint_every: int = 0
     keep: int = 3
     on_nonfinite: Literal["stop", "drop"] = "stop"
+
+    @property
+    def length(self) -> str:
+        """How long it is, in words."""
+        return f"{self.steps} steps" if self.steps is not None else f"{self.epochs:g} epochs"

@@ -19,19 +19,15 @@ COMPARED = ("momentum", "adam", "muon", "discover", "discover_adam", "discover_m
 """Each with clusters beside its own baseline; the whole table would take twice as long."""
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
+"""For pictures and text on a CPU, where the others would make minutes an hour."""
 MANY_CLASSES = 1000
 """Up to so many are never too many."""
-"""For pictures and text on a CPU, where the others would make minutes an hour."""
 
 
 def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, tuple[str, ...]]:
     """The setting for the data that a configuration names, the data, and what was chosen.
 
     That is said in one line, and what is odd about the data in one more each.
-
-    Args:
-        config: its source and path.
-        overrides: what the user sets.
     """
     from discover.gpu import device
     from discover.lab.experiments.compare.comparison import describe_batches
@@ -62,7 +58,7 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
     resized = " (cut square and resized: --image-size)" if size else ""
     summary = f"{what}{resized}; clusters: {by} ({clustering.num_clusters})"
     note = (
-        f"{config.name}: {summary}. Chosen for it: {model}, {_length(asked)}, "
+        f"{config.name}: {summary}. Chosen for it: {model}, {asked.training.length}, "
         f"batches of {describe_batches(asked)}, {seeds} seed{'s' if seeds > 1 else ''}; --set changes each"
     )
     preset = Preset(
@@ -83,11 +79,6 @@ def _has_levels(config: Config) -> bool:
     return "layout" in SOURCES.find(config.data.source).arguments
 
 
-def _length(config: Config) -> str:
-    training = config.training
-    return f"{training.steps} steps" if training.steps is not None else f"{training.epochs:g} epochs"
-
-
 def suitable_size(config: Config, slow: bool) -> dict[str, Any]:
     """The side to resize pictures to, where they are large or differ in size and the user does not say."""
     pictures = "image_size" in SOURCES.find(config.data.source).arguments
@@ -100,13 +91,7 @@ def suitable_size(config: Config, slow: bool) -> dict[str, Any]:
 
 
 def suitable(dataset: Dataset, slow: bool, steps: int | None = None) -> dict[str, Any]:
-    """Values of a configuration for data of this size and shape.
-
-    Args:
-        dataset: the data.
-        slow: on a CPU.
-        steps: how many the user wants, if that is said.
-    """
+    """Values of a configuration for data of this size and shape; ``slow`` on a CPU, ``steps`` if the user says so."""
     count, pictures, text = len(dataset.train), len(dataset.example_shape) == 3, dataset.train.text
     group = 2 ** int(math.log2(min(16 if slow and text else 32, max(4, count // 20))))
     most = 200 if slow and text else 300 if slow and pictures else 1000

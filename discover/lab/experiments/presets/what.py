@@ -24,9 +24,7 @@ class Setting(NamedTuple):
 def setting_of(what: str, overrides: Sequence[str] = ()) -> Setting:
     """The setting that a preset's name, a source's name or a path stands for.
 
-    Args:
-        what: the word.
-        overrides: what is set besides, heeded when one's own data is read and described.
+    ``overrides`` are heeded when one's own data is read and described.
     """
     path = Path(what)
     own = [text for text in overrides if not text.startswith("optimizer.")]  # one optimizer's are not all others'

@@ -27,7 +27,7 @@ from discover.lab.experiments.run.build import (
 )
 from discover.lab.experiments.run.programs import shared_programs
 from discover.lab.training.devices import Devices
-from discover.lab.training.feed import draw_batches
+from discover.lab.training.step import draw_batches
 from discover.quantized import all_values
 
 
@@ -51,7 +51,7 @@ def measure_drift(
     devices, shared = Devices(), {} if programs is None else programs
     network = build_network_for(config, dataset)
     own = shared_programs(shared, config, dataset, network, names, plan.probs, devices)
-    members = devices.put_everywhere(build_members(config, [member], names, steps)[0])
+    members = devices.put_everywhere(build_members(config, [member], steps)[0])
     images = devices.put_training_examples(dataset.train.images)
     measure = jax.jit(lambda opt_state: drift_of(opt_state, plan.probs))
     state, lines = own.start(members), []

@@ -7,7 +7,7 @@ is tuned, what is left of a budget goes into its values, at the chosen learning 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ Figure = Literal["comparison", "structures", "groups", "grid", "ranking"]
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 OTHER_RATES = {"adam": (0.00003, 0.0001, 0.0003, 0.001, 0.003), "muon": (0.0003, 0.001, 0.003, 0.01, 0.03)}
 """By the plain optimizer that one is or is compared with: as many, as far apart, around where those are best."""
+Rates = Mapping[str, tuple[float, ...]]
+"""Grids by optimizer."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,36 @@ class Maker:
         label = label or (f"{optimizer}-{variant}" if variant else optimizer)
         return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference, tuple(further))
 
+    def rows(
+        self,
+        who: Sequence[tuple[str, str, Hyperparameters | None]],
+        rates: Rates,
+        *,
+        where: str = "",
+        facets: Mapping[str, Any] | None = None,
+        **setting: Any,
+    ) -> list[Row]:
+        """Several in one setting: (optimizer, variant, hyperparameters), each on its grid.
+
+        Where the figure arranges them by ``facets``, a variant counts as an optimizer of its own.
+        """
+        return [
+            self.row(
+                optimizer,
+                f"{variant} {where}".strip(),
+                hyperparameters=values,
+                rates=rates[optimizer],
+                facets=facets and {**facets, "optimizer": f"{optimizer}-{variant}" if variant else optimizer},
+                **setting,
+            )
+            for optimizer, variant, values in who
+        ]
+
+    def shuffled(self, optimizer: str, *, changes: Mapping[str, Any] | None = None, **setting: Any) -> Row:
+        """The control: batches without regard to clusters."""
+        changes = {"batches.composition": "shuffled", **(changes or {})}
+        return self.row(optimizer, "shuffled", changes=changes, reference=True, **setting)
+
     def _start(self, data: str, clusters: str) -> tuple[Config, int]:
         """The configuration of a data set with these clusters, and how many examples a batch has."""
         other, column = self.scale.others.get(data), clusters not in CLUSTERINGS
@@ -146,3 +178,13 @@ class Maker:
         values: dict[str, Any] = {"seeds": self.scale.seeds, "tuning_seeds": self.scale.tuning_seeds, **options}
         values.setdefault("extensions", self.scale.extensions)
         return Panel(name, title, tuple(rows), **values)
+
+
+def so_many(groups: int) -> str:
+    """A number of groups as a label says it: `1 group`, `8 groups`."""
+    return f"{groups} group{'s' if groups > 1 else ''}"
+
+
+def plain(names: Iterable[str]) -> list[tuple[str, str, None]]:
+    """These optimizers with the hyperparameters that they have on the digits, for :meth:`Maker.rows`."""
+    return [(name, "", None) for name in names]

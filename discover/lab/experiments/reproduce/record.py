@@ -9,7 +9,7 @@ from typing import Any
 
 from discover.lab import records
 from discover.lab.experiments.compare.comparison import describe_batches
-from discover.lab.experiments.config.config import Config, TrainingConfig
+from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.reproduce.panels import Panel, Result
 
 COMPARISON = "comparison.json"
@@ -74,18 +74,13 @@ def _model(config: Config) -> str:
     return f"{model.name} {size}".strip()
 
 
-def _length(training: TrainingConfig) -> str:
-    return f"{training.epochs:g} epochs" if training.epochs is not None else f"{training.steps} steps"
-
-
 def _note(panel: Panel) -> str:
-    training = panel.rows[0].config.training
-    length = _length(training)
+    length = panel.rows[0].config.training.length
     rates = sorted({len(row.learning_rates) for row in panel.rows})
     tried = " or ".join(str(number) for number in rates)
     tuned = len(panel.tuning_seeds)
     short = panel.rows[0].config.with_values(panel.tuning).training
-    tuned_on = f", in runs of {_length(short)}" if panel.tuning else ""
+    tuned_on = f", in runs of {short.length}" if panel.tuning else ""
     further = f", or of up to {panel.extensions} more where the best was at an end of the grid" * (panel.extensions > 0)
     what = "Loss in nats at the last step" if panel.measure == "loss" else "Last step"
     if panel.budget:

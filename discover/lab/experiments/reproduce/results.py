@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from discover.lab.data import CLUSTERINGS
-from discover.lab.experiments.compare.comparison import foreign_keys
+from discover.lab.experiments.compare.comparison import override_own
 from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import COMPARED
 from discover.lab.experiments.presets.paper import PAPERS
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce.find_data import find_data
-from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row
+from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row, so_many
 from discover.lab.experiments.reproduce.rows.long_runs import long_runs
 from discover.lab.experiments.reproduce.rows.muon import before_muon
 from discover.lab.experiments.reproduce.rows.real_clusters import real_clusters
@@ -28,9 +28,7 @@ from discover.registry import choose
 
 DRIFT: Mapping[str, tuple[tuple[str, str], ...]] = {
     "results-f": (
-        ("eight-groups", "paper_discover"),
-        ("eight-groups", "paper_discover_qhm"),
-        ("eight-groups", "paper_discover_igt"),
+        *(("eight-groups", f"paper_{name}") for name in PAPERS),
         ("eight-groups", "discover-mapped"),
         ("one-group", "paper_discover-one group"),
         ("one-group", "discover-one group"),
@@ -91,11 +89,7 @@ def get_result(
         rows = []
         for row in panel.rows:
             config = row.config.with_values({"data.path": find_data(row.config.data, data)})
-            for text in overrides:
-                changed_config = config.override([text])
-                if text.partition("=")[0].strip() not in foreign_keys(config.optimizer.name):
-                    config = changed_config
-            rows.append(dataclasses.replace(row, config=config.check()))
+            rows.append(dataclasses.replace(row, config=override_own(config, overrides).check()))
         own = panel.seeds if seeds is None else tuple(seeds)
         tuning = panel.tuning_seeds if seeds is None else tuple(seeds)[:1]
         changed.append(dataclasses.replace(panel, rows=tuple(rows), seeds=own, tuning_seeds=tuning))
@@ -105,9 +99,7 @@ def get_result(
 def _all_optimizers(make: Maker, **options: Any) -> list[Row]:
     """The eight on class-pure batches; then the control. (Discover on shuffled batches is QHM, exactly.)"""
     pure = [make.row(name, **options) for name in COMPARED]
-    changes = {**options.pop("changes", {}), "batches.composition": "shuffled"}
-    shuffled = [make.row(name, "shuffled", changes=changes, reference=True, **options) for name in ("momentum", "adam")]
-    return [*pure, *shuffled]
+    return [*pure, *(make.shuffled(name, **options) for name in ("momentum", "adam"))]
 
 
 def _results_a(make: Maker) -> list[Panel]:
@@ -133,24 +125,17 @@ def _results_c(make: Maker) -> list[Panel]:
             changes = {"clusters.number": 10} if "num_clusters" in CLUSTERINGS[clusters].arguments else {}
             options: dict[str, Any] = {"changes": changes, "facets": {"clusters": clusters}, "lowest_rate": False}
             rows.append(make.row(optimizer, clusters, clusters=clusters, **options))
-    shuffled = {"batches.composition": "shuffled"}
-    rows.append(make.row("momentum", "shuffled", changes=shuffled, lowest_rate=False, reference=True))
+    rows.append(make.shuffled("momentum", lowest_rate=False))
     # What Discover is without clusters: tells what it gains by its clusters from what it gains by β and ν.
     same = get_preset("digits").hyperparameters("discover")
-    rows.append(make.row("qhm", "shuffled", hyperparameters=same, changes=shuffled, lowest_rate=False, reference=True))
+    rows.append(make.shuffled("qhm", hyperparameters=same, lowest_rate=False))
     return [make.panel("structures", "Test accuracy by what the clusters are", rows, figure="structures")]
 
 
 def _by_groups(make: Maker, optimizers: Sequence[str], numbers: Sequence[int], **options: Any) -> list[Row]:
     """Each optimizer on class-pure batches of so many groups, the examples of a batch always the same number."""
     return [
-        make.row(
-            optimizer,
-            f"{groups} group{'s' if groups > 1 else ''}",
-            groups=groups,
-            facets={"groups": groups},
-            **options,
-        )
+        make.row(optimizer, so_many(groups), groups=groups, facets={"groups": groups}, **options)
         for optimizer in optimizers
         for groups in numbers
     ]
@@ -158,8 +143,7 @@ def _by_groups(make: Maker, optimizers: Sequence[str], numbers: Sequence[int], *
 
 def _results_d(make: Maker) -> list[Panel]:
     rows = _by_groups(make, ("momentum", "adam", "discover"), (1, 2, 4, 8))
-    shuffled = {"batches.composition": "shuffled"}
-    rows += [make.row(name, "shuffled", changes=shuffled, reference=True) for name in ("momentum", "adam")]
+    rows += [make.shuffled(name) for name in ("momentum", "adam")]
     width = {"model.width": 2 * make.scale.changes["model.width"]}
     even = {**width, "batches.composition": "balanced"}
     wider = [
@@ -181,11 +165,7 @@ def _results_d(make: Maker) -> list[Panel]:
     ]
     return [
         make.panel("purity", "Test accuracy by the number of class-pure groups", rows, figure="groups"),
-        make.panel(
-            "wider",
-            "Two groups in a batch, classes at random and in turn, network of twice the width",
-            wider,
-        ),
+        make.panel("wider", "Two groups in a batch, classes at random and in turn, network of twice the width", wider),
     ]
 
 
@@ -221,11 +201,10 @@ def _results_e(make: Maker) -> list[Panel]:
 def _in_8_bits(make: Maker) -> list[Row]:
     rows = []
     for name in ("discover", "discover_muon"):
-        for groups, where in ((8, "8 groups"), (1, "1 group")):
-            rows += [
-                make.row(name, where, groups=groups),
-                make.row(name, f"{where} int8", groups=groups, changes={"optimizer.buffer_dtype": "int8"}),
-            ]
+        for groups in (8, 1):
+            int8 = {"optimizer.buffer_dtype": "int8"}
+            rows.append(make.row(name, so_many(groups), groups=groups))
+            rows.append(make.row(name, f"{so_many(groups)} int8", groups=groups, changes=int8))
     return rows
 
 
@@ -251,15 +230,14 @@ def _results_f(make: Maker) -> list[Panel]:
 
 
 def _results_g(make: Maker) -> list[Panel]:
-    shuffled = {"changes": {"batches.composition": "shuffled"}, "reference": True}
     behind = _by_groups(make, ("discover_adam",), (2, 8))
     # `discover_adam` leaves Adam's own momentum out, which helps on pure batches by itself: hence the second panel.
     without = {**get_preset("digits").hyperparameters("adam"), "beta1": 0.0}
-    usual = [*_by_groups(make, ("adam",), (2, 8)), *behind, make.row("adam", "shuffled", **shuffled)]
+    usual = [*_by_groups(make, ("adam",), (2, 8)), *behind, make.shuffled("adam")]
     fair = [
         *_by_groups(make, ("adam",), (2, 8), hyperparameters=without),
         *behind,
-        make.row("adam", "shuffled", hyperparameters=without, **shuffled),
+        make.shuffled("adam", hyperparameters=without),
     ]
     title = "Discover before Adam: accuracy by class-pure groups"
     return [
@@ -268,16 +246,7 @@ def _results_g(make: Maker) -> list[Panel]:
     ]
 
 
-_BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = {
-    "results-a": _results_a,
-    "results-b": _results_b,
-    "results-c": _results_c,
-    "results-d": _results_d,
-    "results-e": _results_e,
-    "results-f": _results_f,
-    "results-g": _results_g,
-    "results-h": before_muon,
-    "results-i": tournament,
-    "results-j": real_clusters,
-    "results-k": long_runs,
-}
+_OURS = (_results_a, _results_b, _results_c, _results_d, _results_e, _results_f, _results_g)
+_BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = dict(
+    zip(RESULTS, (*_OURS, before_muon, tournament, real_clusters, long_runs), strict=True)
+)

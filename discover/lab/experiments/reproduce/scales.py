@@ -19,7 +19,6 @@ class DataSet:
 class Scale:
     """How large everything is."""
 
-    name: str  # as typed after ``--scale``
     presets: Mapping[str, str]  # which preset stands for which clusters
     changes: Mapping[str, Any]  # of every configuration, by dotted key
     batch: int  # examples in a batch, in however many groups
@@ -70,7 +69,6 @@ TINY_IMAGENET = DataSet(
 
 SCALES: Mapping[str, Scale] = {
     "small": Scale(
-        name="small",
         presets={
             "classes": "cifar10-classes-small",
             "augmentations": "cifar10-augment-small",
@@ -94,7 +92,6 @@ SCALES: Mapping[str, Scale] = {
         others={"bible16": BIBLE, "pacs": PACS, "tiny-imagenet": TINY_IMAGENET},
     ),
     "digits": Scale(
-        name="digits",
         presets=dict.fromkeys(("classes", "augmentations", "random", "kmeans"), "digits"),
         changes={
             "training.steps": 60, "training.eval_every": 20, "training.log_every": 5,

@@ -72,7 +72,7 @@ def _check_data(result: Result, out: Path) -> None:
     for panel in result.panels:
         for row in panel.rows:
             path = row.config.data.path
-            done = panel_dir(out, result.name, panel.name) / "runs" / slug(row.label)
+            done = out / result.name / panel.name / "runs" / slug(row.label)
             if path is not None and not Path(path).exists() and not done.exists():
                 raise ConfigError(
                     f"{result.name}/{panel.name} needs {path}, which is not there: name the folder that holds "
@@ -80,17 +80,12 @@ def _check_data(result: Result, out: Path) -> None:
                 )
 
 
-def panel_dir(out: str | Path, result: str, panel: str) -> Path:
-    """Where a panel's records are."""
-    return Path(out) / result / panel
-
-
 def _panels(result: Result, pool: Pool, say: Callable[[str], None], overrides: list[str]) -> dict[str, dict[str, Any]]:
     """Trains the rows of all panels, and returns each panel's record.
 
     All rows are one list, so that a process whose panel is in others' hands goes on with the next one.
     """
-    directories = {panel.name: panel_dir(pool.out, result.name, panel.name) for panel in result.panels}
+    directories = {panel.name: pool.out / result.name / panel.name for panel in result.panels}
     done: dict[str, dict[str, dict[str, Any]]] = {panel.name: {} for panel in result.panels}
 
     def write(panel: Panel, status: str) -> dict[str, Any]:
@@ -194,7 +189,7 @@ def next_rate(rate: float, direction: int) -> float:
 
 def _drift(result: Result, found: dict[str, dict[str, Any]], pool: Pool, say: Callable[[str], None]) -> dict[str, Any]:
     """Measures the drift of the rows that the result names; what is in `drift.json` already is kept."""
-    directory = panel_dir(pool.out, result.name, "drift")
+    directory = pool.out / result.name / "drift"
     directory.mkdir(parents=True, exist_ok=True)
     panels = {panel.name: panel for panel in result.panels}
     wanted = []

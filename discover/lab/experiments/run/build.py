@@ -188,9 +188,13 @@ def _with_hyperparameters(config: Config, member: Member) -> Config:
 
 
 def build_members(
-    config: Config, members: Sequence[Member], names: Sequence[str], steps: int
+    config: Config, members: Sequence[Member], steps: int, names: Sequence[str] | None = None
 ) -> tuple[Members, list[int]]:
-    """The members' arguments of the programs (as NumPy arrays), and the seeds whose batches are drawn."""
+    """The members' arguments of the programs (as NumPy arrays), and the seeds whose batches are drawn.
+
+    ``names`` are :func:`traced_names` of all members of a run, where these are some of them.
+    """
+    names = traced_names(config, members) if names is None else names
     seeds = list(dict.fromkeys(member.seed for member in members))
     hyper: dict[str, Any] = {
         name: np.asarray(

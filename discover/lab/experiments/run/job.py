@@ -81,12 +81,12 @@ class Job:
         summary = self.summary("finished")
         if self.directory is not None:
             self.directory.end(summary)
-        return result_of(summary, self.lines, self.directory.path if self.directory else None, self.explicit)
+        return result_of(summary, self.lines, self.directory.path if self.directory else None)
 
     def summary(self, status: str) -> dict[str, Any]:
         """What is known now, as summary.json has it."""
         diverged_at = {first + member: step for first, log in self.logs for member, step in log.diverged_at.items()}
-        members = member_summaries(self.everyone, self.lines, diverged_at, self.steps, self.explicit)
+        members = member_summaries(self.everyone, self.lines, diverged_at, self.steps)
         rate = self.trained_steps / self.train_seconds if self.train_seconds > 0 else None
         return {
             "status": status,
@@ -108,9 +108,8 @@ class Job:
     ) -> int:
         """Trains members that go together, from their newest checkpoint; returns the length of the metrics."""
         config, training = self.config, self.config.training
-        arrays, seeds = build_members(config, group, self.names, self.steps)
+        arrays, seeds = build_members(config, group, self.steps, self.names)
         arrays = self.devices.put_everywhere(arrays)
-        offset = {"length": length}
         log = self._log(first, group)
         self.logs.append((first, log))
         start, state, store, lost = 0, None, None, False
@@ -125,16 +124,16 @@ class Job:
             )
             self.stack.callback(store.close)
             like = self.devices.like(self.programs.abstract_state(arrays))
-            found = store.restore_newest(like, message=self.progress.message, accept=self.directory.accepts)
+            found = store.restore_newest(like, self.directory.accepts)
             if found is not None:
                 start, state, note = found
                 log.recall(note)
-                offset["length"] = self.directory.covered(note)
-                lost = offset["length"] < note["metrics_length"]
+                length = self.directory.covered(note)
+                lost = length < note["metrics_length"]
         # The parts after a finished one may have metrics too: who goes on from there cuts them, and not this part.
         passed = start == self.steps and first + len(group) < len(self.everyone) and not lost
         if self.directory is not None and not passed:
-            self._open_metrics(offset["length"])
+            self._open_metrics(length)
         if part == 0:
             self._warn_of_much_memory(arrays)
         if state is None:
@@ -164,7 +163,7 @@ class Job:
         )
         self.train_seconds += result.train_seconds
         self.trained_steps += result.trained_steps
-        return offset["length"] if passed or self.writer is None else self.writer.sync()[0]
+        return length if passed or self.writer is None else self.writer.sync()[0]
 
     def _warn_of_much_memory(self, arrays: Members) -> None:
         """Says so before a state is made that takes more than half of what is free, and what would take less."""

@@ -65,7 +65,7 @@ def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | 
     programs = build_programs(config, dataset, network, probs)
     found = []
     for group, folder in zip(groups, parts):
-        arrays = devices.put_everywhere(build_members(config, group, names, steps)[0])
+        arrays = devices.put_everywhere(build_members(config, group, steps, names)[0])
         store = Checkpoints(folder, keep=config.training.keep)
         try:
             step = store.best_step() if which == "best" else (store.steps() or [None])[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,43 +40,44 @@ def describe(members: Sequence[Member]) -> list[dict[str, Any]]:
 
 
 def member_summaries(
-    members: Sequence[Member], lines: list[dict[str, Any]], diverged_at: dict[int, int], steps: int, explicit: bool
+    members: Sequence[Member], lines: list[dict[str, Any]], diverged_at: dict[int, int], steps: int
 ) -> list[dict[str, Any]]:
     """Each member with its last evaluation, from the lines of the metrics."""
-    finals: dict[int, dict[str, dict[str, Any]]] = {}
-    by_seed = {member.seed: index for index, member in enumerate(members)}
-    for line in lines:
-        if line["kind"] == "eval" and line["step"] == steps:
-            index = line["member"] if explicit else by_seed[line["seed"]]
-            finals.setdefault(index, {})[line["split"]] = {"loss": line["loss"], "accuracy": line["accuracy"]}
-        if line["kind"] == "cluster" and line["step"] == steps:
-            index = line["member"] if explicit else by_seed[line["seed"]]
+    described, finals = describe(members), {}
+    for index, line in _by_member(described, lines):
+        if line["step"] == steps and line["kind"] in ("eval", "cluster"):
             found = {"loss": line["loss"], "accuracy": line["accuracy"]}
-            finals[index][line["split"]].setdefault("clusters", {})[line["cluster"]] = found
+            own = finals.setdefault(index, {})
+            if line["kind"] == "eval":
+                own[line["split"]] = found
+            else:
+                own[line["split"]].setdefault("clusters", {})[line["cluster"]] = found
     return [
-        {
-            "seed": member.seed,
-            "hyperparameters": dict(member.hyperparameters),
-            "final": finals.get(index),
-            "diverged_at": diverged_at.get(index),
-        }
-        for index, member in enumerate(members)
+        {**member, "final": finals.get(index), "diverged_at": diverged_at.get(index)}
+        for index, member in enumerate(described)
     ]
 
 
-def result_of(summary: dict[str, Any], lines: list[dict[str, Any]], out_dir: Path | None, explicit: bool) -> RunResult:
+def result_of(summary: dict[str, Any], lines: list[dict[str, Any]], out_dir: Path | None) -> RunResult:
     """The result of a run from its summary and its metrics, whether it was just trained or read from disk."""
-    own: dict[int, list[dict[str, Any]]] = {index: [] for index in range(len(summary["members"]))}
-    by_seed = {member["seed"]: index for index, member in enumerate(summary["members"])}
-    for line in lines:
-        own[line["member"] if explicit else by_seed[line["seed"]]].append(line)
-    members = [MemberResult(**member, metrics=own[index]) for index, member in enumerate(summary["members"])]
+    own: list[list[dict[str, Any]]] = [[] for _ in summary["members"]]
+    for index, line in _by_member(summary["members"], lines):
+        own[index].append(line)
     return RunResult(
         status=summary["status"],
         steps=summary["steps"],
         out_dir=out_dir,
         steps_per_second=summary["steps_per_second"],
         compile_seconds=summary["compile_seconds"],
-        members=members,
+        members=[MemberResult(**member, metrics=metrics) for member, metrics in zip(summary["members"], own)],
         summary=summary,
     )
+
+
+def _by_member(
+    members: Sequence[Mapping[str, Any]], lines: list[dict[str, Any]]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines with the numbers of the members that they are of; where these do not say so, seeds tell them apart."""
+    by_seed = {member["seed"]: index for index, member in enumerate(members)}
+    for line in lines:
+        yield line["member"] if "member" in line else by_seed[line["seed"]], line

@@ -97,12 +97,10 @@ def run(
             directory = stack.enter_context(team.directory(Path(out_dir)))
             if directory.take(config, describe(everyone), resume=resume, overwrite=overwrite):
                 summary = records.read_summary(directory.path) or {}
-                return result_of(summary, records.read_metrics(directory.path), directory.path, explicit)
+                return result_of(summary, records.read_metrics(directory.path), directory.path)
         shared = {} if programs is None else programs
         job = Job(config, everyone, explicit, names, directory, progress, checkpoints, shared, team, stack, dataset)
         if directory is not None:
-            if overwrite:
-                directory.clear()  # not before: data that is not there should cost nobody the run that is
             if tensorboard and team.first:
                 job.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
             devices = [device.device_kind for device in jax.devices()]

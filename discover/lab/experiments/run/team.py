@@ -23,12 +23,11 @@ from discover.lab.experiments.run.build import build_clustering, build_data, bui
 from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.training.devices import Devices
 from discover.lab.training.errors import RunError
-from discover.lab.training.feed import draw_batches
 from discover.lab.training.hosts.connection import connect
 from discover.lab.training.hosts.heartbeat import TIMEOUT
 from discover.lab.training.hosts.processes import Processes
 from discover.lab.training.loop import Feed
-from discover.lab.training.step import StepBatch
+from discover.lab.training.step import StepBatch, draw_batches
 
 _OWN_PATHS = ("data.path", "clusters.path")
 
@@ -209,9 +208,6 @@ class SharedDirectory(RunDirectory):
                 return False
             time.sleep(0.2)
         return True
-
-    def clear(self) -> None:
-        self._processes.agree(super().clear)
 
     def begin(self, config: Config, members: list[dict[str, Any]], environment: dict[str, Any]) -> None:
         # Agreed on, so that nobody looks for checkpoints before the folder is there.

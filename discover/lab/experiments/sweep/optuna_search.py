@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from discover.lab.experiments.folder import POLL, claim
 from discover.lab.experiments.sweep.search import Search
-from discover.lab.experiments.sweep.spaces import Axis
 from discover.lab.experiments.sweep.trials import Trials
+from discover.registry import Axis
 
 if TYPE_CHECKING:
     import optuna
@@ -52,7 +52,9 @@ def open_study(search: Search, directory: Path, storage: str | None) -> Iterator
     optuna = import_optuna()
     url = storage or f"sqlite:///{directory / 'study.db'}"
     arguments: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
-    warmup = max(1, _first_quarter(search))
+    training = search.config.training
+    # Nobody is judged before the first quarter is over; by epochs that is left to the first evaluations.
+    warmup = max(1, (training.steps or 4 * training.eval_every) // 4)
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warmup) if search.prune else None
     with contextlib.ExitStack() as at_end:
         with claim(directory / "study.lock", wait=True):
@@ -115,17 +117,17 @@ def run_study(
     with open_study(search, directory, storage) as study:
         while True:
             check_time()
-            done, number = _take_one(search, directory, trials, study, say)
-            if done:
+            if _take_one(search, directory, trials, study, say):
+                continue
+            if not study.get_trials(deepcopy=False, states=(import_optuna().trial.TrialState.RUNNING,)):
                 return
-            if number is None:
-                time.sleep(POLL)  # the last trials are with other processes: they end, or their processes do
+            time.sleep(POLL)  # the last trials are with other processes: they end, or their processes do
 
 
 def _take_one(
     search: Search, directory: Path, trials: Trials, study: optuna.Study, say: Callable[[dict[str, Any]], None]
-) -> tuple[bool, int | None]:
-    """Trains one trial. Returns whether the sweep is at its end, and the trial's number (None: nothing to take)."""
+) -> bool:
+    """Trains one trial; returns whether there was one to take."""
     optuna = import_optuna()
     running = optuna.trial.TrialState.RUNNING
     with contextlib.ExitStack() as held:
@@ -140,7 +142,7 @@ def _take_one(
                     break
             if trial is None:
                 if len(everyone) >= search.trials:
-                    return all(t.state != running for t in everyone), None
+                    return False
                 trial = study.ask()
                 held.enter_context(claim(trials.lock(trial.number), wait=True))
             params = suggest(trial, search.space)
@@ -151,7 +153,7 @@ def _take_one(
         else:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         say(record)
-        return False, trial.number
+        return True
 
 
 def _train(search: Search, trials: Trials, trial: optuna.Trial, params: dict[str, float]) -> dict[str, Any]:
@@ -183,12 +185,6 @@ def _suggest(trial: optuna.Trial, name: str, axis: Axis) -> float:
     else:
         value = trial.suggest_float(name, axis.low, axis.high, log=axis.shape == "log")
     return min(max(float(f"{value:.4g}"), axis.low), axis.high)
-
-
-def _first_quarter(search: Search) -> int:
-    """Steps before which nobody is judged; by epochs it is left to the first evaluations."""
-    training = search.config.training
-    return (training.steps or 4 * training.eval_every) // 4
 
 
 def _fingerprint(search: Search) -> str:

@@ -1,4 +1,9 @@
-"""What a sweep searches: preset, optimizer, space, method; checked before anything is trained."""
+"""What a sweep searches: preset, optimizer, space, method; checked before anything is trained.
+
+A *space* has for each hyperparameter the values of a grid: those that a preset's source searched, or the table's, or
+given ones. A search by optuna draws from the range between the smallest and the largest of them (uniformly in the
+logarithm where `log`, in log(1 - value) for momenta: `tail`).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,7 @@ from typing import Any, Literal
 from discover.lab.experiments.config.check import check_optimizer
 from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.preset import Preset, Space
-from discover.lab.experiments.sweep.spaces import get_space, parse_axis
-from discover.registry import OPTIMIZERS, choose
+from discover.registry import OPTIMIZERS, Axis, Shape, choose
 
 DEFAULT_TRIALS = 40
 """Of a search by optuna, unless told otherwise."""
@@ -128,3 +132,40 @@ def make_search(
     if method == "grid":
         number = min(number, total)
     return Search(preset.name, config, kind, chosen, method, number, seed, prune and method == "tpe")  # pyright: ignore
+
+
+def get_space(preset: Preset, optimizer: str, kind: str = "auto") -> tuple[str, Space]:
+    """The space of an optimizer in a preset."""
+    paper = preset.search
+    if kind == "paper" or (kind == "auto" and optimizer in paper):
+        if optimizer not in paper:
+            have = ", ".join(paper) if paper else "none of its optimizers"
+            raise ConfigError(
+                f"the paper has no grid for {optimizer!r} in {preset.name!r} (it has: {have}); use --space ours"
+            )
+        return "paper", paper[optimizer]
+    return "ours", OPTIMIZERS.find(optimizer).search
+
+
+def parse_axis(text: str) -> tuple[str, Axis]:
+    """Reads ``beta=0.9,0.95`` as an axis, for the command line.
+
+    >>> parse_axis("beta=0.9,0.95")
+    ('beta', Axis(values=(0.9, 0.95), shape='tail'))
+    """
+    name, _, values = text.partition("=")
+    name = name.strip().removeprefix("optimizer.")
+    try:
+        numbers = tuple(float(part) for part in values.split(",") if part.strip())
+    except ValueError:
+        numbers = ()
+    if not name or not numbers:
+        raise ConfigError(f"expected NAME=VALUE,VALUE, got {text!r}")
+    if len(set(numbers)) != len(numbers):
+        raise ConfigError(f"values of {name} must differ from each other, got {values}")
+    shapes: dict[str, Shape] = {"nu": "linear", "beta": "tail", "beta1": "tail", "beta2": "tail"}
+    positive = min(numbers) > 0
+    shape: Shape = shapes.get(name, "log" if positive else "linear")
+    if shape == "tail" and not all(0 <= number < 1 for number in numbers):
+        raise ConfigError(f"values of {name} must be in [0, 1), got {values}")
+    return name, Axis(numbers, shape)

@@ -151,17 +151,12 @@ def _train_best(
         return None
     config = search.trial_config(best["params"])
     with claim(directory / "best.lock", wait=True, check=check_time):
-        run(
-            config,
-            directory / "best",
-            dataset=trials.dataset(test=True),
-            resume=True,
-            programs=trials.programs,
+        best_run = run(
+            config, directory / "best", dataset=trials.dataset(test=True), resume=True, programs=trials.programs
         )
-    final = (records.read_summary(directory / "best") or {})["final"]
     return {
         **best,
-        **spreads(final, config.training.seeds),
+        **spreads(best_run.summary["final"], config.training.seeds),
         "data": trials.dataset(test=True).name,
         "set_line": set_line(best["params"]),
         "run": "best",

@@ -58,23 +58,19 @@ class Trials:
         The test split is not there: nothing in a trial can look at it.
         """
         config = self.search.trial_config(params)
-        watcher = _Judged(judge) if judge is not None else None
-        checkpoints = config.training.checkpoint_every > 0
-        path = self.path(number)
         try:
             result = run(
                 config,
-                path,
+                self.path(number),
                 dataset=self.dataset(test=False),
-                progress=watcher,
-                checkpoints=checkpoints,
+                progress=_Judged(judge) if judge is not None else None,
+                checkpoints=config.training.checkpoint_every > 0,
                 resume=True,
                 programs=self.programs,
             )
             values = [((m.final or {}).get("validation") or {}).get("accuracy") for m in result.members]
         except NonFiniteLoss:
             values: list[float | None] = [None] * len(config.training.seeds)
-        shutil.rmtree(path / records.CHECKPOINTS, ignore_errors=True)
         score = spread(values)
         return self.record(number, params, "complete" if score["mean"] is not None else "diverged", score)
 

@@ -1,5 +1,7 @@
 """Whose a run's folder is: what is refused, what is replaced and when, and one process at a time."""
 
+import sys
+
 import pytest
 
 from discover.lab import records
@@ -7,6 +9,7 @@ from discover.lab.data import DataError
 from discover.lab.experiments.folder import FolderError
 from discover.lab.experiments.run.directory import RunDirectory
 from discover.lab.experiments.run.run import run
+from discover.lab.training.errors import RunError
 from tests.lab.experiments.running import CONFIG, Watcher, assert_same_run, go
 
 
@@ -24,7 +27,7 @@ def test_folders_that_cannot_be_used_are_refused(finished_run, tmp_path):
         go(tmp_path / "file" / "below")
 
 
-def test_overwriting_replaces_a_run_only_when_the_new_one_can_start(finished_run, tmp_path):
+def test_overwriting_replaces_a_run_only_when_the_new_one_can_start(finished_run, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     go(folder, "training.steps=5")
     (folder / "notes.txt").write_text("mine")
@@ -33,6 +36,9 @@ def test_overwriting_replaces_a_run_only_when_the_new_one_can_start(finished_run
         run(CONFIG.override(["data.source=npz", f"data.path={tmp_path / 'none'}"]), folder, overwrite=True)
     with RunDirectory(folder).claim(), pytest.raises(FolderError, match="in use by another process"):
         go(folder, overwrite=True)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(RunError, match="TensorBoard needs an extra"):
+        go(folder, overwrite=True, tensorboard=True)
     assert (folder / records.METRICS).read_bytes() == before
     assert (folder / "checkpoints/part-0/5").is_dir()
     go(folder, overwrite=True)

@@ -16,8 +16,7 @@ from discover.lab.experiments.presets.paper_search import SEARCHED_ON_CIFAR, SEA
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.sweep import trials as sweep_trials
 from discover.lab.experiments.sweep.optuna_search import MissingExtra
-from discover.lab.experiments.sweep.search import make_search
-from discover.lab.experiments.sweep.spaces import get_space, parse_axis
+from discover.lab.experiments.sweep.search import get_space, make_search, parse_axis
 from discover.lab.experiments.sweep.train import set_line, sweep, winner
 from discover.lab.records import read_metrics, read_summary
 from discover.lab.report.sweep import sweep_table, write_sweep_figure

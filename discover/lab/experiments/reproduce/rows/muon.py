@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from discover.lab.experiments.presets.presets import get_preset
-from discover.lab.experiments.reproduce.panels import Maker, Panel, Row
+from discover.lab.experiments.reproduce.panels import Maker, Panel, Rates, Row, plain, so_many
 
 MUON_RATES = {1: (0.001, 0.002), 2: (0.002, 0.003), 4: (0.002, 0.003), 8: (0.002, 0.003)}
 """By the number of groups: the fewer, the noisier a step, the smaller the best rate."""
@@ -28,7 +27,7 @@ OTHERS_RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
 }
 """What Muon is compared with: by the number of groups, around the best rates of results-d and results-g."""
 
-TEXT_RATES: Mapping[str, tuple[float, ...]] = {
+TEXT_RATES: Rates = {
     "adam": (0.0003, 0.001, 0.003),
     "discover_adam": (0.0001, 0.0003, 0.001),
     "momentum": (0.1, 0.3, 1.0),
@@ -47,38 +46,27 @@ def _muons(
     others: Sequence[str] = tuple(OTHERS_RATES),
 ) -> list[Row]:
     """Muon alone and behind Discover on class-pure batches of so many groups, then the other optimizers."""
-    where = f"{groups} group{'s' if groups > 1 else ''}" + (" in turn" if composition == "balanced" else "")
-    beside = [(name, "", get_preset("digits").hyperparameters(name)) for name in others]
-    return [
-        make.row(
-            optimizer,
-            f"{variant} {where}".strip(),
-            groups=groups,
-            hyperparameters=values,
-            rates=OTHERS_RATES.get(optimizer, {groups: MUON_RATES[groups]})[groups],
-            changes={"batches.composition": composition, **(changes or {})},
-            facets={"groups": groups, "optimizer": f"{optimizer}-{variant}" if variant else optimizer},
-        )
-        for optimizer, variant, values in (*MUONS, *beside)
-    ]
+    return make.rows(
+        (*MUONS, *plain(others)),
+        {**dict.fromkeys(MUON_NAMES, MUON_RATES[groups]), **{name: OTHERS_RATES[name][groups] for name in others}},
+        where=so_many(groups) + (" in turn" if composition == "balanced" else ""),
+        groups=groups,
+        changes={"batches.composition": composition, **(changes or {})},
+        facets={"groups": groups},
+    )
 
 
 def _damped_by_some(make: Maker) -> list[Row]:
     """Damping by some of the clusters at each step, and by all."""
-    name, _, values = MUONS[1]
-    variants = [("damped", values)]
-    variants += [(f"damped by {some}", {**values, "damping_clusters": some}) for some in DAMPED_BY]
+    name, damped, values = MUONS[1]
+    variants = [(name, damped, values)]
+    variants += [(name, f"{damped} by {some}", {**values, "damping_clusters": some}) for some in DAMPED_BY]
     return [
-        make.row(
-            name,
-            f"{variant} {groups} group{'s' if groups > 1 else ''}",
-            groups=groups,
-            hyperparameters=of_variant,
-            rates=MUON_RATES[groups],
-            facets={"groups": groups, "optimizer": f"{name}-{variant}"},
-        )
+        row
         for groups in (1, 8)
-        for variant, of_variant in variants
+        for row in make.rows(
+            variants, {name: MUON_RATES[groups]}, where=so_many(groups), groups=groups, facets={"groups": groups}
+        )
     ]
 
 
@@ -86,14 +74,7 @@ def before_muon(make: Maker) -> list[Panel]:
     """The panels of result h."""
 
     def shuffled(**changes: Any) -> Row:
-        return make.row(
-            "muon",
-            "shuffled",
-            hyperparameters=MUONS[2][2],
-            rates=MUON_RATES[8],
-            changes={"batches.composition": "shuffled", **changes},
-            reference=True,
-        )
+        return make.shuffled("muon", hyperparameters=MUONS[2][2], rates=MUON_RATES[8], changes=changes)
 
     # β, ν and κ were chosen on seeds 0 to 2 (docs/muon.md): these are others.
     seeds = {key: tuple(3 + seed for seed in getattr(make.scale, key)) for key in ("seeds", "tuning_seeds")}
@@ -118,28 +99,7 @@ def before_muon(make: Maker) -> list[Panel]:
 
 def languages(make: Maker) -> list[Row]:
     """The next byte of a book in 16 languages, one of them a batch; Muon on shuffled batches as the control."""
-    beside = [(name, "", get_preset("digits").hyperparameters(name)) for name in TEXT_RATES if name not in MUON_NAMES]
-    pure = [
-        make.row(
-            optimizer,
-            variant,
-            data="bible16",
-            clusters="language",
-            groups=1,
-            hyperparameters=values,
-            rates=TEXT_RATES[optimizer],
-        )
-        for optimizer, variant, values in (*MUONS, *beside)
-    ]
-    shuffled = make.row(
-        "muon",
-        "shuffled",
-        data="bible16",
-        clusters="language",
-        groups=1,
-        hyperparameters=MUONS[2][2],
-        rates=TEXT_RATES["muon"],
-        changes={"batches.composition": "shuffled"},
-        reference=True,
-    )
-    return [*pure[: len(MUONS)], shuffled, *pure[len(MUONS) :]]
+    setting: dict[str, Any] = {"data": "bible16", "clusters": "language", "groups": 1}
+    shuffled = make.shuffled("muon", hyperparameters=MUONS[2][2], rates=TEXT_RATES["muon"], **setting)
+    others = plain(name for name in TEXT_RATES if name not in MUON_NAMES)
+    return [*make.rows(MUONS, TEXT_RATES, **setting), shuffled, *make.rows(others, TEXT_RATES, **setting)]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from discover.lab.experiments.presets.presets import get_preset
-from discover.lab.experiments.reproduce.panels import Maker, Panel, Row
+from discover.lab.experiments.reproduce.panels import Maker, Panel, Rates, Row, plain, so_many
 from discover.lab.experiments.reproduce.rows.muon import MUON_NAMES, MUONS
 
-Rates = Mapping[str, tuple[float, ...]]
 LOW: Rates = {
     "momentum": (0.003, 0.01, 0.03),
     "adam": (0.0001, 0.0003, 0.001),
@@ -63,33 +60,16 @@ def real_clusters(make: Maker) -> list[Panel]:
 def _compared(make: Maker, rates: Rates, *, groups: int, damped: bool = True, **setting: Any) -> list[Row]:
     """Each with clusters beside its own baseline; Muon with its two ν; damping costs too much with many clusters."""
     muons = [one for one in MUONS if damped or "damping" not in one[2]]
-    others = [(name, "", get_preset("digits").hyperparameters(name)) for name in rates if name not in MUON_NAMES]
-    where = f"{groups} group{'s' if groups > 1 else ''}" if setting.get("data") == "tiny-imagenet" else ""
-    return [
-        make.row(
-            optimizer,
-            f"{variant} {where}".strip(),
-            groups=groups,
-            hyperparameters=values,
-            rates=rates[optimizer],
-            facets={"groups": groups, "optimizer": f"{optimizer}-{variant}" if variant else optimizer},
-            **setting,
-        )
-        for optimizer, variant, values in (*muons, *others)
-    ]
+    return make.rows(
+        (*muons, *plain(name for name in rates if name not in MUON_NAMES)),
+        rates,
+        where=so_many(groups) if setting["data"] == "tiny-imagenet" else "",
+        groups=groups,
+        facets={"groups": groups},
+        **setting,
+    )
 
 
 def _shuffled(make: Maker, data: str) -> list[Row]:
     """What one would have without clusters."""
-    return [
-        make.row(
-            name,
-            "shuffled",
-            data=data,
-            groups=1,
-            rates=HIGH[name],
-            changes={"batches.composition": "shuffled"},
-            reference=True,
-        )
-        for name in ("momentum", "muon")
-    ]
+    return [make.shuffled(name, data=data, groups=1, rates=HIGH[name]) for name in ("momentum", "muon")]

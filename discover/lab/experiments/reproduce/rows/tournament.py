@@ -14,7 +14,7 @@ from typing import Any
 from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import DISCOVER_ADAM
 from discover.lab.experiments.presets.preset import Hyperparameters
-from discover.lab.experiments.reproduce.panels import Maker, Panel, Row
+from discover.lab.experiments.reproduce.panels import Maker, Panel, Rates, Row
 
 BUDGET = 5
 """Trainings on the validation split for each: three learning rates, and two of what is best to try next."""
@@ -32,7 +32,7 @@ SETTINGS: Mapping[str, tuple[int, str, str]] = {
 _OURS = "benchmarks.alternatives"
 _WITHOUT_DECAY = {"training.schedule": "constant"}
 _MUON = {"beta": 0.95, "nu": 0.95}
-_NUS = ({"nu": 0.9}, {"nu": 0.8})
+_ADAM = {"beta2": 0.999, "eps": 1e-8}
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,15 @@ class Contender:
     """An optimizer with its usual hyperparameters, and the one other number that matters to it."""
 
     label: str
-    optimizer: str
-    rates: Mapping[str, tuple[float, ...]]  # by panel
+    optimizer: str  # in the library's table, or `file:function` in `benchmarks/alternatives`
+    rates: Rates  # by panel
     usual: Hyperparameters
-    further: Sequence[Hyperparameters]  # other values of that number, the likelier first
+    other: str  # the name of that number
+    values: Sequence[float]  # of that number besides the usual one, the likelier first
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _rates(one: float, turns: float, eight: float) -> dict[str, tuple[float, ...]]:
+def _rates(one: float, turns: float, eight: float) -> Rates:
     """Each learning rate, a third of it, and three times as much; in the series 1, 3, 10."""
     series = [float(f"{digit}e{power}") for power in range(-7, 3) for digit in (1, 3)]
     centres = {ONE: one, TURNS: turns, EIGHT: eight}
@@ -59,117 +60,48 @@ _MUON_RATES = {ONE: (0.0003, 0.001, 0.002), TURNS: (0.001, 0.002, 0.003), EIGHT:
 
 CONTENDERS: Sequence[Contender] = (
     Contender(
-        "discover_muon-damped",
-        "discover_muon",
-        {**_MUON_RATES, ONE: (0.001, 0.002, 0.003)},
-        {**_MUON, "damping": 0.1},
-        ({"damping": 0.03}, {"damping": 0.3}),
+        "discover_muon-damped", "discover_muon", {**_MUON_RATES, ONE: (0.001, 0.002, 0.003)}, {**_MUON, "damping": 0.1},
+        "damping", (0.03, 0.3),
     ),
-    Contender("discover_muon", "discover_muon", _MUON_RATES, _MUON, _NUS),
-    Contender("muon", "muon", _MUON_RATES, _MUON, ({"nu": 0.8}, {"nu": 0.9})),
+    Contender("discover_muon", "discover_muon", _MUON_RATES, _MUON, "nu", (0.9, 0.8)),
+    Contender("muon", "muon", _MUON_RATES, _MUON, "nu", (0.8, 0.9)),
+    Contender("AdaTask", "per_cluster:adatask", _rates(0.0003, 0.0003, 0.0003), {"beta1": 0.9}, "beta1", (0.5, 0.0)),
     Contender(
-        "AdaTask",
-        f"{_OURS}.per_cluster:adatask",
-        _rates(0.0003, 0.0003, 0.0003),
-        {"beta1": 0.9},
-        ({"beta1": 0.5}, {"beta1": 0.0}),
+        "Muon, accumulated", "averaging:accumulated_muon", _rates(0.01, 0.01, 0.003), {**_MUON, "every": 10},
+        "every", (5, 20),
     ),
+    Contender("discover_adam", "discover_adam", _rates(0.0001, 0.0001, 0.0001), DISCOVER_ADAM, "nu", (0.9, 0.8)),
+    Contender("discover", "discover", _rates(0.1, 0.1, 0.3), {"beta": 0.95, "nu": 0.95}, "nu", (0.9, 0.8)),
+    Contender("adam", "adam", _rates(0.0003, 0.001, 0.0003), {"beta1": 0.9, **_ADAM}, "beta1", (0.98, 0.5)),
+    Contender("momentum", "momentum", _rates(0.01, 0.1, 0.3), {"beta": 0.9}, "beta", (0.98, 0.8)),
     Contender(
-        "Muon, accumulated",
-        f"{_OURS}.averaging:accumulated_muon",
-        _rates(0.01, 0.01, 0.003),
-        {**_MUON, "every": 10},
-        ({"every": 5}, {"every": 20}),
+        "Adam per cluster", "per_cluster:adam_per_cluster", _rates(0.0003, 0.001, 0.0003), {"beta1": 0.9},
+        "beta1", (0.0, 0.5),
     ),
     Contender(
-        "discover_adam",
-        "discover_adam",
-        _rates(0.0001, 0.0001, 0.0001),
-        DISCOVER_ADAM,
-        _NUS,
-    ),
-    Contender("discover", "discover", _rates(0.1, 0.1, 0.3), {"beta": 0.95, "nu": 0.95}, _NUS),
-    Contender(
-        "adam",
-        "adam",
-        _rates(0.0003, 0.001, 0.0003),
-        {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
-        ({"beta1": 0.98}, {"beta1": 0.5}),
+        "Momentum, accumulated", "averaging:accumulated_momentum", _rates(0.3, 1.0, 0.3), {"beta": 0.9, "every": 10},
+        "every", (5, 20),
     ),
     Contender(
-        "momentum",
-        "momentum",
-        _rates(0.01, 0.1, 0.3),
-        {"beta": 0.9},
-        ({"beta": 0.98}, {"beta": 0.8}),
+        "Schedule-free Adam", "from_optax:schedule_free", _rates(0.001, 0.001, 0.001), {"beta1": 0.9},
+        "beta1", (0.98, 0.95), _WITHOUT_DECAY,
     ),
     Contender(
-        "Adam per cluster",
-        f"{_OURS}.per_cluster:adam_per_cluster",
-        _rates(0.0003, 0.001, 0.0003),
-        {"beta1": 0.9},
-        ({"beta1": 0.0}, {"beta1": 0.5}),
+        "AdEMAMix", "from_optax:ademamix", _rates(0.0001, 0.0003, 0.0001), {"beta3": 0.999}, "beta3", (0.99, 0.9999),
     ),
     Contender(
-        "Momentum, accumulated",
-        f"{_OURS}.averaging:accumulated_momentum",
-        _rates(0.3, 1.0, 0.3),
-        {"beta": 0.9, "every": 10},
-        ({"every": 5}, {"every": 20}),
+        "Momentum, averaged", "averaging:averaged_momentum", _rates(0.01, 0.1, 0.3), {"beta": 0.9, "memory": 0.99},
+        "memory", (0.998, 0.95), _WITHOUT_DECAY,
     ),
     Contender(
-        "Schedule-free Adam",
-        f"{_OURS}.from_optax:schedule_free",
-        _rates(0.001, 0.001, 0.001),
-        {"beta1": 0.9},
-        ({"beta1": 0.98}, {"beta1": 0.95}),
-        _WITHOUT_DECAY,
+        "Lion", "from_optax:lion", _rates(0.00003, 0.0001, 0.00003), {"beta1": 0.9, "beta2": 0.99},
+        "beta2", (0.95, 0.98),
     ),
-    Contender(
-        "AdEMAMix",
-        f"{_OURS}.from_optax:ademamix",
-        _rates(0.0001, 0.0003, 0.0001),
-        {"beta3": 0.999},
-        ({"beta3": 0.99}, {"beta3": 0.9999}),
-    ),
-    Contender(
-        "Momentum, averaged",
-        f"{_OURS}.averaging:averaged_momentum",
-        _rates(0.01, 0.1, 0.3),
-        {"beta": 0.9, "memory": 0.99},
-        ({"memory": 0.998}, {"memory": 0.95}),
-        _WITHOUT_DECAY,
-    ),
-    Contender(
-        "Lion",
-        f"{_OURS}.from_optax:lion",
-        _rates(0.00003, 0.0001, 0.00003),
-        {"beta1": 0.9, "beta2": 0.99},
-        ({"beta2": 0.95}, {"beta2": 0.98}),
-    ),
-    Contender(
-        "MARS",
-        f"{_OURS}.mars:mars",
-        _rates(0.0003, 0.001, 0.0003),
-        {"gamma": 0.025},
-        ({"gamma": 0.005}, {"gamma": 0.1}),
-    ),
-    Contender(
-        "SAM",
-        f"{_OURS}.from_optax:sam",
-        _rates(0.01, 0.1, 0.3),
-        {"beta": 0.9, "rho": 0.05},
-        ({"rho": 0.2}, {"rho": 0.01}),
-    ),
-    Contender("qhm", "qhm", _rates(0.01, 0.1, 0.3), {"beta": 0.95, "nu": 0.95}, _NUS),
-    Contender(
-        "adam-beta1=0",
-        "adam",
-        _rates(0.0003, 0.0003, 0.0003),
-        {"beta1": 0.0, "beta2": 0.999, "eps": 1e-8},
-        ({"beta2": 0.99}, {"beta2": 0.9999}),
-    ),
-)
+    Contender("MARS", "mars:mars", _rates(0.0003, 0.001, 0.0003), {"gamma": 0.025}, "gamma", (0.005, 0.1)),
+    Contender("SAM", "from_optax:sam", _rates(0.01, 0.1, 0.3), {"beta": 0.9, "rho": 0.05}, "rho", (0.2, 0.01)),
+    Contender("qhm", "qhm", _rates(0.01, 0.1, 0.3), {"beta": 0.95, "nu": 0.95}, "nu", (0.9, 0.8)),
+    Contender("adam-beta1=0", "adam", _rates(0.0003, 0.0003, 0.0003), {"beta1": 0.0, **_ADAM}, "beta2", (0.99, 0.9999)),
+)  # fmt: skip
 """In the order in which they are trained: what is likely to be ahead, and what is asked for most, first."""
 
 
@@ -198,16 +130,17 @@ def tournament(make: Maker) -> list[Panel]:
 
 def _row(make: Maker, panel: str, contender: Contender) -> Row:
     groups, composition, _ = SETTINGS[panel]
-    usual, further = contender.usual, contender.further
-    if groups > 1 and "every" in usual:  # every class comes about once in two batches of eight
-        usual, further = {**usual, "every": 2}, ({"every": 5}, {"every": 10})
+    usual, values = contender.usual, contender.values
+    if groups > 1 and contender.other == "every":  # every class comes about once in two batches of eight
+        usual, values = {**usual, "every": 2}, (5, 10)
+    name = contender.optimizer
     return make.row(
-        contender.optimizer,
+        f"{_OURS}.{name}" if ":" in name else name,
         groups=groups,
         hyperparameters=usual,
         rates=contender.rates[panel],
         changes={"batches.composition": composition, **contender.changes},
         facets={"groups": groups},
         label=contender.label,
-        further=further,
+        further=[{contender.other: value} for value in values],
     )
