@@ -143,8 +143,8 @@ def test_a_penalty_that_is_a_schedule_is_refused():
     ("options", "says"),
     [
         ({"damping_clusters": 2}, "damping_clusters = 2 goes with damping"),
-        ({"damping": 0.1, "damping_clusters": 2.5}, "whole number in 1 to 3"),
-        ({"damping": 0.1, "damping_clusters": 9}, "whole number in 1 to 3"),
+        ({"damping": 0.1, "damping_clusters": 2.5}, "whole number of at least 1, got 2.5"),
+        ({"damping": 0.1, "damping_clusters": 0}, "whole number of at least 1, got 0"),
     ],
 )
 def test_damping_clusters_are_a_number_of_clusters_and_go_with_damping(options, says):

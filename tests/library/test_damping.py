@@ -158,13 +158,6 @@ def test_a_strength_below_zero_is_refused(name):
         OPTIMIZERS[name](0.1, CLUSTERS, damping=-1)
 
 
-@pytest.mark.parametrize("number", [0, 2.0])
-def test_a_number_of_clusters_that_cannot_be_is_refused(number):
-    message = rf"^damping_clusters must be a whole number of at least 1, got {number}$"
-    with pytest.raises(ValueError, match=message):
-        discover.discover_muon(0.1, CLUSTERS, damping=0.1, damping_clusters=number)
-
-
 @pytest.mark.float32
 @pytest.mark.parametrize(
     ("taking_part", "buffer_dtype"),

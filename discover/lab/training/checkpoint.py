@@ -117,6 +117,7 @@ class Checkpoints:
     def _make_room(self, step: int) -> None:
         """Deletes what is in the place of a step that is about to be written: passed over, or no checkpoint at all."""
         path, listed = self.directory / str(step), step in self._manager.all_steps()
+        self._agree(lambda: _remove_unfinished(path.with_name(f"{step}.orbax-checkpoint-tmp")))
         if self._agree(path.exists):
             with self._one_line_errors():
                 self._manager.delete(step) if listed else self._agree(lambda: _remove(path))
@@ -259,6 +260,14 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
+
+
+def _remove_unfinished(path: Path, seconds: float = 5.0) -> None:
+    """Deletes what an attempt that failed has left. Its other writers may still be deleting files."""
+    late = time.monotonic() + seconds
+    while path.exists() and time.monotonic() < late:
+        shutil.rmtree(path, ignore_errors=True)
+        time.sleep(0.01)
 
 
 def _reason(error: Exception) -> str:

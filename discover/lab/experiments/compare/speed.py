@@ -11,8 +11,9 @@ from discover.lab.experiments.compare.comparison import Comparison
 from discover.lab.experiments.run.run import run
 from discover.registry import REFERENCE
 
-LONG = 10.0
-"""Seconds of training from which on, if all rows took that long, their own speeds are measured well enough."""
+SHARE = 0.1
+"""Of the time that the trainings took, the rounds may take as much, or :data:`SECONDS` where that is more."""
+SECONDS = 10.0
 
 
 def measure_speed(
@@ -20,23 +21,20 @@ def measure_speed(
 ) -> None:
     """Times short trainings again, the optimizers taking turns, and sets each row's speeds from these rounds.
 
-    Other programs come and go, so a training's own seconds say little. In a round all optimizers are timed one right
-    after the other, and each is set against momentum of the *same* round; the median over the rounds counts. Only
-    where every training took longer than :data:`LONG` its own time is good enough, and then it is taken for all.
-    The rounds end early when they have taken as long as the trainings. ``options`` are those of :func:`run`: the
-    members, the data set, the compiled programs.
+    Other programs come and go, so a training's own seconds say little, however long it is. In a round all optimizers
+    are timed one right after the other, and each is set against momentum of the *same* round; the median over the
+    rounds counts. There is one round at least. ``options`` are those of :func:`run`: the members, the data set, the
+    compiled programs.
     """
     entries = {entry.label: entry for entry in comparison.entries}
-    trained = [row["train_seconds"] or 0 for row in rows]
+    most = max(SECONDS, SHARE * sum(row["train_seconds"] or 0 for row in rows))
     timed: list[dict[str, float | None]] = []
     began = time.monotonic()
-    for number in range(0 if min(trained, default=0) >= LONG or len(rows) < 2 else rounds):
-        if number and time.monotonic() - began > sum(trained):
-            break
+    while len(rows) > 1 and len(timed) < rounds and (not timed or time.monotonic() - began < most):
         found: dict[str, float | None] = {}
         for row in rows:
             config = entries[row["label"]].config
-            few = min(50, config.training.steps or 50)
+            few = min(50, max(1, (config.training.steps or 250) // 5))
             changes = {"training.steps": few, "training.epochs": None, "training.eval_every": 0}
             brief = config.with_values({**changes, "training.on_nonfinite": "drop"})
             found[row["label"]] = run(brief, None, **options).steps_per_second

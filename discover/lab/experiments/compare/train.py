@@ -178,7 +178,7 @@ def _note(comparison: Comparison) -> str:
         f"{len(comparison.learning_rates)} on the validation split. "
         f"Steps to {100 * comparison.target_accuracy:g}% are counted on the validation split. "
         f"Speed is steps per second{relative}, all learning rates and seeds training at once "
-        "(median of short rounds in which the optimizers take turns, or the whole training where all are long)."
+        "(median of short rounds in which the optimizers take turns)."
     )
     if any(entry.control for entry in comparison.entries):
         text += " The control trains momentum on shuffled batches of the same size."
