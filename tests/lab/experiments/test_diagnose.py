@@ -99,6 +99,7 @@ def test_the_advice_follows_the_batches():
     assert ["composition=balanced" in line for line in what_to_do(row, 2, "random")] == [True, False, False, False]
     assert "seen every 50 steps only" in what_to_do(row, 2, "random")[-1]
     assert len(what_to_do(row, 20, "balanced")) == 2
+    assert [("Muon alone" in what_to_do(row, groups, "random")[2]) for groups in (1, 2, 4)] == [False, False, True]
     assert len(what_to_do(replace(row, verdict="leave"), 2, "random")) == 1
     assert what_to_do(row, 2, "shuffled") == []
 
