@@ -154,22 +154,41 @@ def torch_agreement(record: str) -> str:
 
 def gains(record: str) -> str:
     """What the advice expected in each setting, and what was measured."""
-    lines = []
+    lines, limit = [], load(record)["plan"]["steps"]
     for one in load(record)["rows"]:
-        seeds = len(one["momentum_steps_by_seed"])
-        late = seeds - one["momentum_reached"]
-        limit = load(record)["plan"]["steps"]
-        steps = f"{one['momentum_steps']:.0f}" + (f" ({late} of {seeds} not in {limit})" if late else "")
+        seeds = len(one["plain_steps_by_seed"])
+        steps = []
+        for who in ("momentum", "plain", "discover"):
+            late = seeds - one[f"{who}_reached"]
+            steps.append(f"{one[f'{who}_steps']:.0f}" + (f" ({late} of {seeds} not in {limit})" if late else ""))
         found = f"{one['measured']:.2f} ({one['measured_low']:.2f}–{one['measured_high']:.2f})"
         clusters = "k-means on pixels" if one["clustering"] == "kmeans" else one["clustering"]
+        bound = "at least " if one["plain_reached"] < seeds else ""
         lines.append(
             (
-                clusters, f"{one['label_noise']:g}", str(one["groups"]), f"{one['predicted']:.2f}",
-                ("at least " if one["censored"] else "") + found, steps, f"{one['discover_steps']:.0f}",
+                clusters, f"{one['label_noise']:g}", str(one["groups"]), f"{one['predicted']:.2f}", bound + found,
+                f"{one['over_momentum']:.2f}", *steps,
             )
         )  # fmt: skip
-    heads = ("clusters", "label noise", "G", "expected", "measured (95%)", "Momentum's steps", "Discover's steps")
-    return table(heads, lines, "-------")
+    steps = ("Momentum's steps", "one momentum for all", "Discover's")
+    heads = ("clusters", "label noise", "G", "expected", "measured (95%)", "over Momentum", *steps)
+    return table(heads, lines, "---------")
+
+
+def measured_gains(record: str) -> str:
+    """What the advice expected in each setting of the results, and what each optimizer with clusters won there."""
+    lines = []
+    for one in load(record)["rows"]:
+        ends = (
+            "" if one["measured_low"] == one["measured"] else f" ({one['measured_low']:.2f}–{one['measured_high']:.2f})"
+        )
+        order = "in turn" if one["composition"] == "balanced" else "at random"
+        noise = f", label noise {one['label_noise']:g}" if one["label_noise"] else ""
+        setting = f"{one['clusters']}, G = {one['groups']}, {order}{noise}"
+        lines.append(
+            (name(one["optimizer"]), setting, one["model"], f"{one['predicted']:.2f}", f"{one['measured']:.2f}{ends}")
+        )
+    return table(("optimizer", "batches", "network", "expected", "measured (95%)"), lines, "-----")
 
 
 def steady_states(record: str) -> str:
@@ -199,6 +218,7 @@ def short(value: float) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        rows, comparison, grid, contenders, speeds, torch_speeds, torch_agreement, updates, gains, steady_states,
+        rows, comparison, grid, contenders, speeds, torch_speeds, torch_agreement, updates, gains,
+        measured_gains, steady_states,
     )
 }  # fmt: skip

@@ -153,6 +153,16 @@ def rank_correlation(record: str, end: str = "") -> str:
     return f"{statistics.correlation(*(_ranks([one[key] for one in found]) for key in ('predicted', 'measured'))):.2f}"
 
 
+def family(record: str, optimizer: str, end: str = "") -> str:
+    """The rank correlation of one optimizer's gains, or an end of its interval."""
+    return f"{load(record)['families'][optimizer]['_'.join(filter(None, ('rank_correlation', end)))]:.2f}"
+
+
+def comparisons(record: str) -> str:
+    """How many gains were measured."""
+    return str(len(load(record)["rows"]))
+
+
 def _ranks(values: Sequence[float]) -> list[float]:
     return [sum(other < value for other in values) + sum(other == value for other in values) / 2 for value in values]
 
@@ -183,6 +193,6 @@ NUMBERS: dict[str, Callable[..., str]] = {
     for one in (
         accuracy, mean, gap, won_back, test_loss, less, rate, drift, speed, lowest, highest, milliseconds, of_muon,
         longer, megabytes, floor, torch_ms, torch_accuracy, jax_over_torch, loss, gain, stable_rank, rank_correlation,
-        steady, grows, violations,
+        steady, grows, violations, family, comparisons,
     )
 }  # fmt: skip

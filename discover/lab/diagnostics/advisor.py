@@ -1,21 +1,23 @@
 r"""From measured variances to advice: will this clustering help, what does it cost, which β and ν to start from.
 
 The prediction. With noise V in a batch's gradient and signal ‖g‖², a step of the best length makes progress in
-proportion to ‖g‖⁴/(‖g‖² + V), so at fixed parameters the steps needed grow like 1 + V/‖g‖². Against plain batches of
-the same groups Discover lowers that by the *noise ratio*
+proportion to ‖g‖⁴/(‖g‖² + V), so at fixed parameters the steps needed grow like 1 + V/‖g‖². The *expected gain* is by
+how much Discover lowers that, against one momentum for all clusters with the same β and ν (which is QHM):
 
-$$r = \frac{1 + V_{plain}/‖g‖²}{1 + V_{Discover}/‖g‖²}$$
-$$V_{plain} = \frac{V_{in}}{|B|} + \frac{V_{bet}}{G}$$
-$$V_{Discover} = \frac{V_{in}}{|B|}\Big(1 + \big(1 − Σ p_n²\big)\frac{ρ}{2 − ρ}\Big)$$
+$$\frac{1 + V_{one}/‖g‖²}{1 + V_{Discover}/‖g‖²}$$
+$$V_{one} = \frac{V_{in}}{|B|} + \frac{V_{bet}}{G}$$
+$$V_{Discover} = \frac{V_{in}}{|B|}\Big(1 + \big(1 − Σ p_n²\big)\frac{ρ}{2 − ρ}\Big) + φ\frac{V_{bet}}{G}$$
 
-The last factor is the noise that the buffers themselves keep when each visit moves them by ρ: what Discover pays even
-where there is nothing between clusters to remove. A step contains it as $buffer_n − \bar g$, which takes away the part
-Σ p_n² that is common to both. The factor is for ν = 0, clusters of equal probability and a stationary problem (a
-simulation agrees); for other ν it is an approximation. $V_{plain}$ is for clusters drawn independently; for other
-batches the noise is measured (`composed_batch_noise`), and for the ratio that of momentum's average: clusters that take
-turns leave less of it than of a single batch's. Along a whole training run much less than r is won, since
-buffers lag behind and noise matters least at the start: the *expected gain* is $r^{0.3}$, an exponent fitted to runs on
-digits (`docs/diagnostics.md`). Its order is what counts.
+φ = 1/2 is what stale buffers leave of the noise between clusters: the best learning rate is a fast one, at which the
+clusters' gradients change while a buffer waits. It is measured, not fitted to gains (`docs/notes/advice.md`). So the
+gain stays below 1/φ, and depends little on G where nearly all noise is between clusters.
+
+The factor after $V_{in}/|B|$ is the noise that the buffers themselves keep when each visit moves them by ρ: what
+Discover pays even where there is nothing between clusters to remove. A step contains it as $buffer_n − \bar g$, which
+takes away the part Σ p_n² that is common to both. The factor is for clusters of equal probability and a stationary
+problem (a simulation agrees for ν = 0). $V_{one}$ is for clusters drawn independently; for other batches the noise is
+measured (`composed_batch_noise`), that of momentum's average: clusters that take turns leave less of it than of a
+single batch's.
 
 The setting. β = ν = 0.95, which was best or within the seeds' spread of the best wherever we measured
 (docs/choosing.md, docs/muon.md). A visit then moves a buffer by ρ = 0.05·N/G.
@@ -30,13 +32,12 @@ from typing import Any
 from discover.lab.diagnostics.batches import BatchNoise, NoiseEstimate, estimated_batch_noise
 from discover.lab.diagnostics.variance import Estimate
 
-__all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "noise_ratio", "recommend"]
+__all__ = ["Advice", "Candidate", "Setting", "advise", "expected_gain", "recommend"]
 
 BETA = NU = 0.95
-MEMORY = 0.9
-"""β of the Momentum that the expected gain is over."""
-CALIBRATION = 0.3
-HELPS, DEPENDS = 1.5, 1.15
+STALE = 0.5
+"""φ: the share of the noise between clusters that Discover leaves at its best learning rate."""
+HELPS, DEPENDS = 1.5, 1.2
 """Expected gains from which the advice says "use it" and "try it"."""
 
 
@@ -61,8 +62,8 @@ def recommend(num_clusters: int, num_groups: int) -> Setting:
     return Setting(BETA, NU, round(min(1.0, (1 - BETA) * num_clusters / num_groups), 4))
 
 
-def noise_ratio(estimate: Estimate, noise: BatchNoise, visit_rate: float, square_sum: float = 0.0) -> float:
-    """r at the top of this file: how much less Discover's steps are hidden in noise than plain ones.
+def expected_gain(estimate: Estimate, noise: BatchNoise, visit_rate: float, square_sum: float = 0.0) -> float:
+    """How many times fewer steps than with one momentum for all clusters to expect; see the top of this file.
 
     Args:
       estimate: of the clustering at some parameters.
@@ -74,13 +75,9 @@ def noise_ratio(estimate: Estimate, noise: BatchNoise, visit_rate: float, square
       Above 1 where there is something to remove, below where the buffers' own noise is all that is added.
     """
     signal = max(estimate.mean_square.value, 1e-12 * max(estimate.total.value, 1e-30))
-    kept = noise.in_cluster * (1.0 + (1.0 - square_sum) * visit_rate / (2.0 - visit_rate))
-    return (1.0 + noise.total / signal) / (1.0 + kept / signal)
-
-
-def expected_gain(ratio: float) -> float:
-    """How many times fewer steps than Momentum to expect over a run, from the noise ratio; see the top of this file."""
-    return ratio**CALIBRATION
+    own = 1.0 + (1.0 - square_sum) * visit_rate / (2.0 - visit_rate)
+    left = own * noise.in_cluster + STALE * noise.between_cluster
+    return (1.0 + noise.total / signal) / (1.0 + left / signal)
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,6 @@ class Advice:
       variance_share: the part of one example's gradient variance that lies between clusters.
       batch_share: the part of a batch's noise between clusters, batches of G cluster-pure groups.
       shuffled_share: the same for shuffled batches of the same size.
-      noise_ratio: see `noise_ratio`.
       gain: expected; see `expected_gain`.
       setting: where to start.
       memory_bytes: of the buffers and their mean.
@@ -129,7 +125,6 @@ class Advice:
     variance_share: float
     batch_share: float
     shuffled_share: float
-    noise_ratio: float
     gain: float
     setting: Setting
     memory_bytes: int
@@ -188,8 +183,7 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
             "shuffled_share": mixed.between_share.value,
             "shuffled_noise": mixed.noise.total,
             "shuffled": asdict(mixed),
-            "noise_ratio": (ratio := noise_ratio(estimate, left, setting.visit_rate, square_sum)),
-            "gain": expected_gain(ratio),
+            "gain": expected_gain(estimate, left, setting.visit_rate, square_sum),
         }
     last = stages[next(reversed(stages))]
     verdict = "use" if last["gain"] >= HELPS else "try" if last["gain"] >= DEPENDS else "leave"
@@ -199,7 +193,6 @@ def _judge(candidate: Candidate, groups: int, size: int, parameters: int, width:
         variance_share=last["variance_share"],
         batch_share=last["batch_share"],
         shuffled_share=last["shuffled_share"],
-        noise_ratio=last["noise_ratio"],
         gain=last["gain"],
         setting=setting,
         memory_bytes=(candidate.num_clusters * width + 4) * parameters,  # the mean is float32 whatever the buffers
@@ -217,7 +210,8 @@ def _sentence(candidate: Candidate, groups: int, row: Mapping[str, float], setti
     )
     start = f" Start from beta={setting.beta:g}, nu={setting.nu:g}."
     if verdict == "use":
-        return f"{share} Discover can remove it: expect about {row['gain']:.1f} times fewer steps than Momentum.{start}"
+        fewer = f"expect about {row['gain']:.1f} times fewer steps than with one momentum for all"
+        return f"{share} Discover can remove about half of it: {fewer}.{start}"
     if verdict == "try":
         return f"{share} Discover may help a little (expected gain {row['gain']:.2f}).{start}"
     little = "There is little for Discover to remove" if row["batch_share"] < 0.2 else "Removing that would gain little"

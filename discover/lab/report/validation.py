@@ -22,7 +22,7 @@ def write_validation_figure(records: Mapping[str, dict[str, Any]], directory: Pa
     """Draws `advice-validation`: expected against measured gain, one point per setting, one panel per data set.
 
     Vertical lines are bootstrap 95% intervals over the seeds. An arrow marks a gain that is only a lower bound, since
-    Momentum did not reach the target with every seed; a downward one an upper bound, since Discover did not.
+    the baseline did not reach the target with every seed; a downward one an upper bound, since Discover did not.
     """
     import matplotlib.pyplot as plt
 
@@ -50,7 +50,7 @@ def _panel(axes: Axes, name: str, record: dict[str, Any]) -> None:
             x, y, marker=_MARKERS.get(row["groups"], "P"), linestyle="", color=colour, markersize=7,
             fillstyle="none" if row["label_noise"] else "full", markeredgewidth=1.4, alpha=0.9,
         )  # fmt: skip
-        for reached, factor in ((row["momentum_reached"], 1.14), (row["discover_reached"], 1 / 1.14)):
+        for reached, factor in ((row["plain_reached"], 1.14), (row["discover_reached"], 1 / 1.14)):
             if reached < seeds:
                 arrow = {"arrowstyle": "->", "color": INK}
                 axes.annotate("", (x, y * factor), (x, y), arrowprops=arrow)
@@ -64,7 +64,7 @@ def _panel(axes: Axes, name: str, record: dict[str, Any]) -> None:
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_xlabel("expected gain")
-    axes.set_ylabel("measured gain: Momentum's steps / Discover's")
+    axes.set_ylabel("measured gain: one momentum's steps / Discover's")
     low, high = record["rank_correlation_low"], record["rank_correlation_high"]
     axes.set_title(f"{name}: rank correlation {record['rank_correlation']:.2f} [{low:.2f}, {high:.2f}]", fontsize=10)
     shape = "×".join(str(n) for n in record["example_shape"])
@@ -103,7 +103,7 @@ def write_gains_figure(record: dict[str, Any], directory: Path) -> list[Path]:
         for name, marker in markers.items():
             axes.plot([], [], marker, color=INK, linestyle="", label=name)
         axes.plot([], [], "o", color=INK, fillstyle="none", linestyle="", label="clusters in turn")
-        axes.set_xlabel("expected gain: times fewer steps than Momentum")
+        axes.set_xlabel("expected gain: times fewer steps than with one momentum for all")
         axes.set_ylabel("measured gain: odds to be right, over the baseline's")
         axes.set_title(f"All {len(record['rows'])} comparisons: {_correlation(record)}", fontsize=10)
         figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=2)

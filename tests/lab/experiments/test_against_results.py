@@ -57,8 +57,21 @@ def test_each_is_compared_with_its_own_baseline_in_the_same_setting_also_of_anot
     gain = sum(odds[0]) / 3 - sum(odds[1]) / 3
     assert rows["discover", 8]["measured"] == pytest.approx(math.exp(gain))
     assert rows["discover", 8]["measured_low"] < rows["discover", 8]["measured"] < rows["discover", 8]["measured_high"]
-    assert record["families"]["discover_muon"]["rank_correlation"] == pytest.approx(1.0)  # in the order of the groups
+    muon, plain = (record["families"][name] for name in ("discover_muon", "discover"))
+    assert muon["rank_correlation"] == pytest.approx(1.0)  # in the order of the groups
+    assert (muon["pairs_in_order"], muon["pairs"]) == (6, 6)
+    assert plain["pairs_in_order"] < plain["pairs"] == 6
     assert {path.suffix for path in redraw_other("gains", tmp_path)} == {".png", ".svg"}
+
+
+def test_a_record_of_printed_means_counts_without_an_interval(tmp_path, expected):
+    (tmp_path / "results-h" / "turns").mkdir(parents=True)
+    shutil.copy(RECORDS / "results-h-turns-printed.json", tmp_path / "results-h" / "turns" / "comparison.json")
+    rows = gains(tmp_path)["rows"]
+    assert [(row["optimizer"], row["groups"]) for row in rows if row["composition"] == "balanced"] == [
+        (name, groups) for groups in (1, 2) for name in ("discover", "discover_adam", "discover_muon")
+    ]
+    assert all(row["measured_low"] == row["measured"] == row["measured_high"] for row in rows)
 
 
 def test_of_text_the_gain_is_a_ratio_of_likelihoods():

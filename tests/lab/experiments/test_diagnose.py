@@ -95,10 +95,11 @@ def test_the_advice_is_turns_then_muon_then_discover_before_muon(found):
 
 
 def test_the_advice_follows_the_batches():
-    row = Advice("classes", 100, 0.9, 0.9, 0.5, 9.0, 1.9, recommend(100, 2), 0, {}, "use", "")
+    row = Advice("classes", 100, 0.9, 0.9, 0.5, 1.9, recommend(100, 2), 0, {}, "use", "")
     assert ["composition=balanced" in line for line in what_to_do(row, 2, "random")] == [True, False, False, False]
     assert "seen every 50 steps only" in what_to_do(row, 2, "random")[-1]
     assert len(what_to_do(row, 20, "balanced")) == 2
+    assert [("Muon alone" in what_to_do(row, groups, "random")[2]) for groups in (1, 2, 4)] == [False, False, True]
     assert len(what_to_do(replace(row, verdict="leave"), 2, "random")) == 1
     assert what_to_do(row, 2, "shuffled") == []
 
@@ -178,12 +179,13 @@ def test_rank_correlation_is_spearmans():
 def test_validation_predicts_and_measures_the_same_setting():
     tried = Validation(
         groups=(2,), clusterings=("classes", "random"), label_noise=(0.0,), targets=(0.5,), batch_size=16, steps=60,
-        momentum_rates=(0.1,), discover_rates=(0.1,), tuning_seeds=(0,), seeds=(1,), betas=(),
+        learning_rates=(0.1,), tuning_seeds=(0,), seeds=(1,),
     )  # fmt: skip
     record = validate(config(), tried, options=OPTIONS)
     assert [row["clustering"] for row in record["rows"]] == ["classes", "random"]
     for row in record["rows"]:
-        assert row["measured"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])
+        assert row["measured"] == pytest.approx(row["plain_steps"] / row["discover_steps"])
+        assert row["over_momentum"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])
     assert record["rows"][0]["predicted"] > record["rows"][1]["predicted"]
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from discover.lab.experiments.config.config import Config
@@ -50,7 +52,8 @@ def gains(
     path.parent.mkdir(parents=True, exist_ok=True)
     known = read_json(path)["expected"] if path.is_file() else {}
     trained = _trained(folder, data, scale)
-    record: dict[str, Any] = {"rows": [], "expected": known}
+    facts = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
+    record: dict[str, Any] = {**facts, "rows": [], "expected": known}
     for key, expectation in _expected(trained, known, options):
         record["expected"][key] = expectation
         write_json(path, finite(record))
@@ -66,12 +69,20 @@ def gains(
     if len(record["rows"]) > 1:
         record |= rank_correlation(record["rows"])
     record["families"] = {
-        name: {"settings": len(own), **(rank_correlation(own) if len(own) > 1 else {})}
+        name: {"settings": len(own), **(rank_correlation(own) if len(own) > 1 else {}), **_pairs_in_order(own)}
         for name in FAMILIES
         if (own := [row for row in record["rows"] if row["optimizer"] == name])
     }
     write_json(path, finite(record))
     return record
+
+
+def _pairs_in_order(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Of the pairs of settings that differ by the number of groups alone: how many came in the expected order."""
+    rest = ("data", "clusters", "composition", "label_noise", "model")
+    pairs = [(a, b) for a, b in combinations(rows, 2) if all(a[name] == b[name] for name in rest)]
+    right = [(a["predicted"] - b["predicted"]) * (a["measured"] - b["measured"]) > 0 for a, b in pairs]
+    return {"pairs": len(pairs), "pairs_in_order": sum(right)}
 
 
 Trained = dict[str, tuple[Config, dict[str, list[dict[str, Any]]]]]
@@ -82,7 +93,7 @@ def _trained(folder: Path, data: str | None, scale: str) -> Trained:
     found: Trained = {}
     for path in sorted(folder.glob("results-*/*/comparison.json")):
         record = read_json(path)
-        if record["result"] in OTHERS or "config" not in record:
+        if record["result"] in OTHERS:
             continue
         result = get_result(
             f"{record['result']}/{record['panel']}", scale, data=data, overrides=record.get("overrides", ())

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data import BatchPlan, Clustering, Dataset
-from discover.lab.diagnostics.advisor import MEMORY, expected_gain, noise_ratio, recommend
+from discover.lab.diagnostics.advisor import BETA, expected_gain, recommend
 from discover.lab.diagnostics.batches import BatchNoise, batch_noise, composed_batch_noise
 from discover.lab.diagnostics.variance import Estimate
 from discover.lab.experiments.config.config import Config
@@ -46,9 +46,9 @@ class Outlook:
                 estimate = self.work.estimate(gram, sample, probs)
                 noise = self._composed(gram, sample, config) or _independent(estimate, config)
             result[f"share_{stage}"] = noise.between_share
-            result[f"noise_ratio_{stage}"] = noise_ratio(estimate, noise, setting.visit_rate, float(probs @ probs))
+            result[f"gain_{stage}"] = expected_gain(estimate, noise, setting.visit_rate, float(probs @ probs))
             result[f"noise_to_signal_{stage}"] = noise.total / max(estimate.mean_square.value, 1e-12)
-        result["predicted"] = expected_gain(result["noise_ratio_warm-up"])
+        result["predicted"] = result["gain_warm-up"]
         return result
 
     def _composed(self, gram: NDArray[np.float64], sample: NDArray, config: Config) -> BatchNoise | None:
@@ -70,7 +70,7 @@ class Outlook:
             batches.group_size,
             plan.probs,
             cluster_sizes=sizes,
-            memory=MEMORY,
+            memory=BETA,
             bootstrap=0,
             seed=seed,
         ).noise

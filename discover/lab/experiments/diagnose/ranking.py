@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data import BatchPlan, Clustering, DataError, Dataset
-from discover.lab.diagnostics.advisor import MEMORY, Advice, Candidate, advise
+from discover.lab.diagnostics.advisor import BETA, Advice, Candidate, advise
 from discover.lab.diagnostics.batches import composed_batch_noise, measured_batch_noise
 from discover.lab.diagnostics.embeddings import StreamingKMeans
 from discover.lab.diagnostics.layers import ranked
@@ -102,7 +102,7 @@ def diagnose(
                 cluster_sizes=work.whole_sizes(ids, len(probs)), seed=options.seed,
             )  # fmt: skip
             noises = {stage: composed(gram) for stage, gram in grams.items()}
-            averaged = {stage: composed(gram, memory=MEMORY, bootstrap=0).noise for stage, gram in grams.items()}
+            averaged = {stage: composed(gram, memory=BETA, bootstrap=0).noise for stage, gram in grams.items()}
         candidates.append(Candidate(name, len(probs), estimates, tuple(probs), noises, averaged))
     layers = None
     if looked_into is not None:

@@ -24,16 +24,13 @@ from discover.lab.records import finite, write_text
 DIGITS = Validation()
 """How the advice was checked on the embedded digits."""
 SMALL_CIFAR = Validation(
-    clusterings=("classes", "kmeans", "random", "augmentations"),
-    batch_size=32,
-    steps=800,
+    label_noise=(0.0,),
+    steps=1600,
     eval_every=25,
-    targets=(0.25, 0.22),
-    momentum_rates=(0.1, 0.3, 0.03, 1.0),
-    discover_rates=(0.1, 0.3, 0.03, 1.0),
+    targets=(0.25,),
+    learning_rates=(0.3, 0.1, 1.0, 0.03, 3.0),
     tuning_seeds=(0, 1),
     seeds=(2, 3, 4, 5),
-    betas=(),
 )
 """Targets a little above twice chance: what Momentum can reach on class-pure batches in so many steps."""
 
@@ -41,11 +38,9 @@ _QUICK: dict[str, Any] = {
     "groups": (2,),
     "label_noise": (0.0,),
     "steps": 300,
-    "momentum_rates": (0.1, 0.3),
-    "discover_rates": (0.1, 0.3),
+    "learning_rates": (0.1, 0.3),
     "tuning_seeds": (0,),
     "seeds": (1, 2),
-    "betas": (),
 }
 
 
