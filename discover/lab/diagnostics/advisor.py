@@ -9,7 +9,7 @@ $$V_{one} = \frac{V_{in}}{|B|} + \frac{V_{bet}}{G}$$
 $$V_{Discover} = \frac{V_{in}}{|B|}\Big(1 + \big(1 − Σ p_n²\big)\frac{ρ}{2 − ρ}\Big) + φ\frac{V_{bet}}{G}$$
 
 φ = 1/2 is what stale buffers leave of the noise between clusters: the best learning rate is a fast one, at which the
-clusters' gradients change while a buffer waits. It is measured, not fitted to gains (`docs/notes/advice.md`). So the
+clusters' gradients change while a buffer waits. It was measured along runs on digits (`docs/notes/advice.md`). So the
 gain stays below 1/φ, and depends little on G where nearly all noise is between clusters.
 
 The factor after $V_{in}/|B|$ is the noise that the buffers themselves keep when each visit moves them by ρ: what
