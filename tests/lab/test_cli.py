@@ -370,13 +370,13 @@ class Command:
     @classmethod
     def main(cls, **_):
         del cls.waiting
-        time.sleep(30)
+        time.sleep(120)
 
 unwind_on_signals()
 Command.waiting = Command()
 sys.exit(run_command(Command))
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, timeout=25)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert (ended.stderr, ended.returncode) == ("discover: stopped\n", code)
 
 
