@@ -73,7 +73,8 @@ class Exchange(Together):
         sent = [_cut(found[name], self.world) for name in self.names if name in found]  # of each [D, L]
         held = [[n for n in range(len(self.names)) if row[n]] for row in self.rows]
         length = sum(lengths)
-        out = torch.stack(sent, 1).flatten()
+        nothing = params[0].new_empty(0, dtype=_wide(params[0]))
+        out = torch.stack(sent, 1).flatten() if sent else nothing
         received = out.new_empty(sum(map(len, held)) * length)
         splits = [len(clusters) * length for clusters in held]
         dist.all_to_all_single(received, out, splits, [len(sent) * length] * self.world)

@@ -9,13 +9,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
 
 from discover.torch import Discover, DiscoverAdamW, DiscoverMuon
-from tests.torch.problem import NAMES, OURS, draw, loss_of, model, parameters, take_step, train
+from tests.torch.problem import NAMES, OURS, draw, equal, loss_of, model, parameters, take_step, train
 
 KINDS = pytest.mark.parametrize("kind", OURS)
-
-
-def equal(left, right):
-    return all(map(torch.equal, left, right))
 
 
 @KINDS
