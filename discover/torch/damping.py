@@ -37,10 +37,10 @@ def damp(
     """
     parameters = [_in_memory_order(*one) for one in zip(direction, means, buffers)]
     products = torch.stack([_products(d, mean, rows) for d, mean, rows in parameters])
-    noise = torch.stack([(mean * (16 * torch.finfo(mean.dtype).eps)).square().sum() for mean in means])
+    noise = (torch.stack(torch._foreach_norm(means)) * (16 * torch.finfo(products.dtype).eps)).square()
     weights = _weights(total(products), total(noise), probs, strength)
     for (d, mean, rows), c in zip(parameters, weights):
-        d.sub_((c @ _centred(mean, rows)).view(d.shape))
+        d.view(-1).addmv_(_centred(mean, rows).T, c, alpha=-1)
 
 
 def _in_memory_order(d: Tensor, mean: Tensor, rows: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -60,10 +60,12 @@ def _products(d: Tensor, mean: Tensor, rows: list[Tensor]) -> Tensor:
     """(g_n − ḡ)·(g_m − ḡ), and in a last row d·(g_m − ḡ): [N + 1, N]."""
     flat = _centred(mean, rows, d)
     # In chunks: one product of a few rows of millions would keep few of a GPU's cores busy.
-    count = flat.shape[1] // CHUNK
+    count, rest = divmod(flat.shape[1], CHUNK)
+    if not count:
+        return flat @ flat[:-1].T
     chunks = flat[:, : count * CHUNK].unflatten(1, (count, CHUNK)).transpose(0, 1)
-    rest = flat[:, count * CHUNK :]
-    return torch.bmm(chunks, chunks[:, :-1].mT).sum(0) + rest @ rest[:-1].T
+    products = torch.bmm(chunks, chunks[:, :-1].mT).sum(0)
+    return products.addmm_(flat[:, -rest:], flat[:-1, -rest:].T) if rest else products
 
 
 def _weights(products: Tensor, noise: Tensor, probs: Tensor, strength: float) -> Tensor:

@@ -205,6 +205,7 @@ class ClusterOptimizer(Optimizer):
             rate = rate_of(group["rate"], beta, share, probs[name])
             numbers = ((1 - group["nu"] * beta) * share, probs[name], rate)
             visits.append(Visit(grads, [state[_key(name)] for state in states], *map(number, numbers)))
+        dtype, device = states[0]["mean"].dtype, states[0]["mean"].device
         everyone: list[Name] = []  # whom damping looks at
         if group["damping"] is not None and len(self.clusters) > 1:
             if any(hasattr(p, "full_tensor") for p in params):
@@ -216,7 +217,8 @@ class ClusterOptimizer(Optimizer):
             means=[state["mean"] for state in states],
             visits=visits,
             damping=group["damping"],
-            probs=torch.tensor([probs[name] for name in everyone], dtype=torch.float64).to(states[0]["mean"]),
+            # `non_blocking`, as it would wait for the GPU otherwise
+            probs=torch.tensor([probs[name] for name in everyone], dtype=dtype).to(device, non_blocking=True),
             buffers=[[state[_key(name)] for name in everyone] for state in states],
             transform=self.transform,
             memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],

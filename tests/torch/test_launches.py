@@ -1,4 +1,4 @@
-"""What a step asks of the device, counted: few launches, and no waiting."""
+"""What a step asks of a device, counted: launches, memory that is read and written, and no waiting."""
 
 from collections import Counter
 
@@ -7,38 +7,52 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
 
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from tests.torch.problem import OURS
 
-WAITS = ("_local_scalar_dense", "nonzero", "equal", "item", "masked_select")
-NO_KERNEL = ("detach", "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "select", "slice", "empty")
+WAITS = {"_local_scalar_dense", "nonzero", "equal", "masked_select"}
+NO_KERNEL = {"alias", "detach", "diagonal", "permute", "promote_types", "select", "slice", "squeeze_", "t", "transpose"}
+NO_KERNEL |= {"unbind", "unsqueeze", "view", "lift_fresh", "split", "_unsafe_view"}
 KINDS = pytest.mark.parametrize("kind", OURS)
+MATRIX = (512, 64)
 
 
 class Counted(TorchDispatchMode):
-    """Operations by name, and numbers in the tensors that they read or write."""
+    """Operations by name, numbers in the tensors that they read and write, and tensors that Python waited for."""
 
     def __init__(self):
         super().__init__()
-        self.operations, self.numbers, self.awaited = Counter(), 0, []
+        self.operations, self.numbers, self.awaited, self.blocking = Counter(), 0, [], []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
+        space, name = func._schema.name.split("::")
+        if name in ("_to_copy", "copy_") and tensors_in([out])[0].device != tensors_in(args)[-1].device:
+            self.blocking += [] if (kwargs or {}).get("non_blocking") or args[-1] is True else [name]
         if name in WAITS:
-            self.awaited += [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
-        elif name not in NO_KERNEL:
+            self.awaited += tensors_in(args)
+        elif space == "aten" and name not in NO_KERNEL:
+            given = [*args, *(kwargs or {}).values()]
+            written = [one for one, told in zip(args, func._schema.arguments) if told.alias_info]
             self.operations[name] += 1
-            self.numbers += sum(x.numel() for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor))
+            made = [] if written else tensors_in([out])
+            self.numbers += sum(x.numel() for x in [*tensors_in(given), *tensors_in(written), *made])
         return out
 
 
-def counted(kind, tensors, numbers, **options):
-    """A step after the first, on parameters of one shape."""
-    params = [torch.nn.Parameter(torch.ones(numbers)) for _ in range(tensors)]
-    opt = OURS[kind](params, 0.1, 10, **options)
-    for n in (0, 1):
+def tensors_in(values):
+    """Those in a list, and in lists in it."""
+    found = []
+    for one in values:
+        found += [one] if isinstance(one, torch.Tensor) else tensors_in(one) if isinstance(one, list | tuple) else []
+    return found
+
+
+def one_step(kind, number, shape=MATRIX, device="cpu", lr=0.1, **options):
+    """The second step of an optimizer, with another cluster than the first; and the optimizer."""
+    params = [torch.nn.Parameter(torch.ones(shape, device=device)) for _ in range(number)]
+    opt = OURS[kind](params, lr, 10, **options)
+    for n in range(2):
         for p in params:
             p.grad = torch.ones_like(p)
         opt.cluster = n
@@ -47,8 +61,41 @@ def counted(kind, tensors, numbers, **options):
     return found, opt
 
 
-if __name__ == "__main__":
-    for kind in OURS:
-        for t in (1,80):
-            for o in ({}, {"damping":.1}):
-                f,_=counted(kind,t,1000,**o); print(kind,t,o,sum(f.operations.values()),f.numbers/t/1000,f.operations, len(f.awaited))
+@KINDS
+def test_launches_do_not_grow_with_the_number_of_parameters_but_for_one_small_one(kind):
+    few, many = (one_step(kind, number)[0].operations for number in (3, 40))
+    assert many - few == {"nan_to_num_": 37}
+    assert few.total() < 45
+    assert few - many == Counter()
+
+
+@pytest.mark.parametrize(("kind", "most"), [("discover", 17), ("adam", 32)])
+def test_what_a_step_reads_and_writes(kind, most):
+    """In values of a parameter: of torch's SGD with momentum they are 8."""
+    found, _ = one_step(kind, 8)
+    assert found.numbers / (8 * MATRIX[0] * MATRIX[1]) == pytest.approx(most, rel=1e-3)
+    params = [torch.nn.Parameter(torch.ones(MATRIX))]
+    sgd = torch.optim.SGD(params, 0.1, momentum=0.9, foreach=True)
+    for _ in range(2):
+        params[0].grad = torch.ones(MATRIX)
+        with Counted() as found:
+            sgd.step()
+    assert found.numbers / (MATRIX[0] * MATRIX[1]) == 8
+
+
+@pytest.mark.parametrize("shape", [MATRIX, (64,)])
+def test_damping_takes_few_launches_for_each_parameter(shape):
+    without, damped = (one_step("discover", 40, shape, damping=damping)[0] for damping in (None, 0.1))
+    launches = damped.operations.total() - without.operations.total()
+    assert launches < 7.5 * 40 + 40
+    if shape == MATRIX:
+        assert (damped.numbers - without.numbers) / (40 * MATRIX[0] * MATRIX[1]) < 12 * 10
+
+
+@pytest.mark.parametrize("options", [{}, {"damping": 0.1}, {"buffer_dtype": torch.bfloat16}, {"lr": torch.tensor(0.1)}])
+@KINDS
+def test_a_step_never_waits_for_the_device(kind, options):
+    """On `meta`, whose values nobody can ask for; a copy from the host waits for a GPU unless it is `non_blocking`."""
+    found, _ = one_step(kind, 2, device="meta", **options)
+    assert all(tensor.device.type == "cpu" for tensor in found.awaited)
+    assert found.blocking == []

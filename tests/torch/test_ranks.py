@@ -60,3 +60,12 @@ def test_fsdp_shards_the_buffers_and_resumes(two, kind):
         close(params, on_ranks.sharded_in_one_process(kind))
         assert all(map(torch.equal, params, again))
         assert message.startswith("damping needs whole parameters")
+
+
+def test_what_is_not_finite_in_one_process_is_left_out_by_all(two):
+    expected, _ = on_ranks.left_out()
+    for rank, found in enumerate(one["left out"] for one in two):
+        params, skipped = found["exchange"]
+        close(params, expected)
+        assert skipped == sum(bad == rank for _, bad in on_ranks.BAD)
+        assert found["same"] == (1, True)
