@@ -13,12 +13,16 @@ CHOICES = {"rate": RATES, "buffers": (None, "cpu"), "orthogonal": (True, False)}
 DTYPES = ("buffer_dtype", "matrix_dtype")
 
 
-def check_group(group: dict[str, Any]) -> None:
+def check_group(group: dict[str, Any], *, whole: bool) -> None:
     """The options and the parameters of one parameter group.
+
+    Args:
+      group: one of an optimizer's `param_groups`.
+      whole: whether each process must have all of every parameter.
 
     Raises:
       TypeError: if an option is not of the kind that it should be.
-      ValueError: if it is outside of its range, or a parameter is complex or there twice.
+      ValueError: if it is outside of its range, or a parameter is complex, twice there, or sharded and must not be.
     """
     for name in UNIT_INTERVAL:
         if name in group and not 0.0 <= _number(name, group[name]) <= 1.0:
@@ -40,7 +44,17 @@ def check_group(group: dict[str, Any]) -> None:
     if any(p.is_complex() for p in group["params"]):
         raise ValueError("complex parameters are not supported: torch.view_as_real gives their two parts")
     if len(set(group["params"])) < len(group["params"]):
-        raise ValueError("a parameter is given twice, and would be moved twice: model.parameters() has each once")
+        raise ValueError("a parameter is there twice, and would be moved twice: model.parameters() has each once")
+    if whole and any(map(is_sharded, group["params"])):
+        raise ValueError(
+            "ranks='exchange' needs whole parameters, and FSDP has sharded these: draw one cluster for all ranks, and "
+            "make the optimizer with ranks='same'"
+        )
+
+
+def is_sharded(p: Tensor) -> bool:
+    """Whether this process may hold only a part of a parameter: a DTensor."""
+    return hasattr(p, "full_tensor")
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:

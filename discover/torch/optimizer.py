@@ -10,7 +10,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from discover.torch import ranks as processes
 from discover.torch.batch import Batch, Seen
-from discover.torch.checks import check_choice, check_group, check_size, dense, listed
+from discover.torch.checks import check_choice, check_group, check_size, dense, is_sharded, listed
 from discover.torch.clusters import ClustersLike, Name, known, names_and_probs
 from discover.torch.finite import all_finite
 from discover.torch.part import Memory, Part, take
@@ -106,7 +106,7 @@ class ClusterOptimizer(Optimizer):
             raise ValueError("clusters are those of the whole optimizer: a parameter group cannot have its own")
         super().add_param_group(param_group)
         try:
-            check_group(self.param_groups[-1])
+            check_group(self.param_groups[-1], whole=self.ranks == "exchange")
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
@@ -208,7 +208,7 @@ class ClusterOptimizer(Optimizer):
         dtype, device = states[0]["mean"].dtype, states[0]["mean"].device
         everyone: list[Name] = []  # whom damping looks at
         if group["damping"] is not None and len(self.clusters) > 1:
-            if any(hasattr(p, "full_tensor") for p in params):
+            if any(map(is_sharded, params)):
                 raise RuntimeError("damping needs whole parameters, and FSDP has sharded these: leave damping out")
             # Those of the batch first: to a compiled program all batches look alike.
             everyone = [*together.sizes, *(name for name in self.clusters if name not in together.sizes)]

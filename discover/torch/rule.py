@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from discover.torch.finite import zero_where_not_finite_
+from discover.torch.finite import here, zero_where_not_finite_
 
 AFRESH = 512
 """Steps after which ḡ is summed afresh."""
@@ -61,7 +61,7 @@ def advance(means: list[Tensor], visits: list[Visit]) -> list[Tensor]:
         else:
             new = plus(old, innovation, rate)
             stored = [one.to(g.dtype) for one, g in zip(new, buffers)]
-            torch._foreach_copy_(buffers, stored, non_blocking=True)
+            torch._foreach_copy_([here(g) for g in buffers], [here(g) for g in stored], non_blocking=True)
             # From the buffers as stored: that is what keeps ḡ = Σ p_n g_n.
             change = torch._foreach_sub([one.to(mean.dtype) for one, mean in zip(stored, means)], old)
             plus_(means, change, prob)

@@ -39,6 +39,7 @@ def everything(rank):
     return {
         "exchanged": {kind: exchanged(rank, kind) for kind in OURS},
         "sharded": {kind: sharded(rank, kind) for kind in OURS},
+        "sharded otherwise": sharded_otherwise(rank),
         "same": {"averaged": in_ddp(rank, "same", "averaged")},
         "exchange": {how: in_ddp(rank, "exchange", how) for how in sync},
         "left out": {"exchange": left_out(rank), "same": left_out_of_a_shard(rank)},
@@ -224,6 +225,33 @@ def sharded(rank, kind):
     except RuntimeError as error:
         message = str(error)
     return *([p.full_tensor().detach() for p in one.parameters()] for one in (model, again)), message
+
+
+def sharded_otherwise(rank):
+    """With buffers in half precision, the parameters at the end; and what is said where clusters differ."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = with_narrow_buffers(fully_shard)
+    try:
+        Discover(model.parameters(), 0.05, 3, ranks="exchange")
+        message = "it was not refused"
+    except ValueError as error:
+        message = str(error)
+    return [p.full_tensor().detach() for p in model.parameters()], message
+
+
+def with_narrow_buffers(prepare=lambda model: None):
+    """A model after four steps."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 6)
+    prepare(model)
+    opt = Discover(model.parameters(), 0.05, 3, buffer_dtype=torch.bfloat16)
+    for step in range(4):
+        model(torch.ones(2, 4) + step).square().mean().backward()
+        opt.cluster = step % 3
+        opt.step()
+        opt.zero_grad()
+    return model
 
 
 def sharded_in_one_process(kind, world=2):

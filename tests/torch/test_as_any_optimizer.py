@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
 
-from discover.torch import Discover, DiscoverAdamW, DiscoverMuon
+from discover.torch import Discover, DiscoverAdamW, DiscoverMuon, optimizer
 from tests.torch.problem import NAMES, OURS, draw, equal, loss_of, model, parameters, take_step, train
 
 KINDS = pytest.mark.parametrize("kind", OURS)
@@ -82,6 +82,73 @@ def test_the_state_of_another_optimizer_or_model_is_refused():
     other = Discover([torch.nn.Parameter(torch.ones(p.numel() + 1)) for p in net.parameters()], 0.01, NAMES)
     with pytest.raises(ValueError, match="of another model, or of another number of processes"):
         other.load_state_dict(opt.state_dict())
+
+
+@KINDS
+@pytest.mark.parametrize("into", [torch.bfloat16, torch.float64])
+def test_a_state_is_loaded_into_a_model_of_another_precision(kind, into):
+    net, other_net = model(), model(into)
+    opt, other, fresh = (OURS[kind](one.parameters(), 0.01, NAMES) for one in (net, other_net, model(into)))
+    train(net, opt, range(3))
+    other.load_state_dict(opt.state_dict())
+    train(other_net, other, range(3, 5))
+    assert other.param_groups[0]["steps"] == 5
+    assert fresh.param_groups[0]["steps"] == 0
+    wide = torch.promote_types(into, torch.float32)
+    for p, q in zip(net.parameters(), other_net.parameters()):
+        assert {value.dtype for key, value in other.state[q].items() if key != "step"} == {wide}
+        assert {key: value.shape for key, value in other.state[q].items()} == {
+            key: value.shape for key, value in opt.state[p].items()
+        }
+
+
+@pytest.mark.parametrize(("ours", "others"), [("muon", "adam"), ("adam", "discover"), ("muon", "discover")])
+def test_the_state_of_another_of_the_three_is_refused(ours, others):
+    saved = OURS[others](model().parameters(), 0.01, NAMES).state_dict()
+    with pytest.raises(ValueError, match="the state is of another optimizer: it has no '"):
+        OURS[ours](model().parameters(), 0.01, NAMES).load_state_dict(saved)
+
+
+@KINDS
+@pytest.mark.parametrize("options", [{}, {"damping": 0.1}, {"buffer_dtype": torch.bfloat16}, {"buffers": "cpu"}])
+def test_parameters_without_numbers_and_with_one(kind, options):
+    params = [torch.nn.Parameter(torch.ones(shape)) for shape in ((0,), (0, 3), (), (4, 3, 2, 2), (2, 3))]
+    opt = OURS[kind](params, 0.1, 2, **options)
+    for step in range(3):
+        for p in params:
+            p.grad = torch.full_like(p, step + 1.0)
+        opt.cluster = step % 2
+        opt.step()
+    assert all(p.isfinite().all() and not (p == 1).any() for p in params)
+
+
+def test_hooks_of_torch_see_the_step():
+    net, seen = model(), []
+    opt = Discover(net.parameters(), 0.01, NAMES)
+
+    def set_cluster(opt, args, kwargs):
+        seen.append(opt.cluster)
+        opt.cluster = "qa"
+
+    opt.register_step_pre_hook(set_cluster)
+    opt.register_step_post_hook(lambda opt, args, kwargs: seen.append(opt.cluster))
+    loss_of(net, 0).backward()
+    opt.step()
+    assert seen == [None, None]
+    assert opt.state[net[0].weight]["buffer:qa"].any()
+
+
+def test_a_state_from_before_steps_were_counted_is_loaded():
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    train(net, opt, range(2))
+    saved = opt.state_dict()
+    for group in saved["param_groups"]:
+        del group["steps"], group["skipped"]
+    again = Discover(net.parameters(), 0.01, NAMES)
+    again.load_state_dict(saved)
+    train(net, again, range(2))
+    assert (again.param_groups[0]["steps"], again.skipped) == (2, 0)
 
 
 @KINDS
@@ -256,8 +323,10 @@ def test_memory_of_another_device_is_read_and_written_by_name_only(dtype):
 
 
 @KINDS
-def test_a_compiled_step_is_the_same_and_compiled_once_for_all_clusters(kind):
+def test_a_compiled_step_is_the_same_and_compiled_once_for_all_clusters(kind, monkeypatch):
     from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(optimizer, "AFRESH", 5)
 
     def trained(compiled):
         net, programs = model(torch.float64), []

@@ -62,6 +62,13 @@ def test_fsdp_shards_the_buffers_and_resumes(two, kind):
         assert message.startswith("damping needs whole parameters")
 
 
+def test_fsdp_with_narrow_buffers_and_with_clusters_of_their_own(two):
+    for params, message in (rank["sharded otherwise"] for rank in two):
+        expected = [p.detach() for p in on_ranks.with_narrow_buffers().parameters()]
+        torch.testing.assert_close(params, expected, rtol=0, atol=1e-4)
+        assert message.startswith("ranks='exchange' needs whole parameters, and FSDP has sharded these")
+
+
 def test_what_is_not_finite_in_one_process_is_left_out_by_all(two):
     expected, _ = on_ranks.left_out()
     for rank, found in enumerate(one["left out"] for one in two):
