@@ -111,8 +111,8 @@ def _product(direction: jax.Array, mean: jax.Array, centred: jax.Array, in_slice
 
 def _taken(sample: Sample, rows: jax.Array) -> jax.Array:
     """The numbers of the sample, [k, count, BLOCK] from [k, ...]."""
-    whole = rows.reshape(rows.shape[0], -1)[:, : sample.stride * sample.count * BLOCK]
-    return whole.reshape(rows.shape[0], -1, BLOCK)[:, sample.block(np.arange(sample.count))]
+    whole = rows.reshape(rows.shape[0], -1)[:, : sample.stride * sample.blocks * BLOCK]
+    return whole.reshape(rows.shape[0], -1, BLOCK)[:, sample.block(np.arange(sample.blocks))]
 
 
 def _places(shape: tuple[int, ...]) -> jax.Array:

@@ -17,7 +17,7 @@ class Sample(NamedTuple):
     """Blocks of a parameter."""
 
     stride: int  # one block of so many; 1: all numbers, whatever their blocks
-    count: int  # blocks that are taken
+    blocks: int  # how many of them are taken
     numbers: int  # numbers that are taken
 
     def block(self, number: Any) -> Any:
@@ -27,11 +27,11 @@ class Sample(NamedTuple):
     def takes(self, place: Any) -> Any:
         """Whether the number at this place of the parameter is taken."""
         block = place // BLOCK
-        return (block == self.block(block // self.stride)) & (block // self.stride < self.count)
+        return (block == self.block(block // self.stride)) & (block // self.stride < self.blocks)
 
 
 def sample_of(size: int) -> Sample:
     """The blocks for a parameter of so many numbers: all, unless it has twice as many as are enough."""
     stride = max(1, size // LEAST)
-    count = size // BLOCK // stride
-    return Sample(stride, count, size if stride == 1 else count * BLOCK)
+    blocks = size // BLOCK // stride
+    return Sample(stride, blocks, size if stride == 1 else blocks * BLOCK)

@@ -88,7 +88,7 @@ def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_tak
 
         def loaded(number: Any) -> tuple[list[Any], jax.Array, jax.Array | None]:
             past = pl.cdiv(size, length)  # nothing is read there
-            block = number if sample.stride == 1 else jnp.where(number < sample.count, sample.block(number), past)
+            block = number if sample.stride == 1 else jnp.where(number < sample.blocks, sample.block(number), past)
             buffers, load = _loading(one, block, length)
             rows = [buffers.load(one.buffers, rows_ref[n]) for n in range(k)]
             return rows, load(one.direction), None if all_take_part else load(one.mean)

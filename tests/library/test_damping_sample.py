@@ -66,7 +66,7 @@ def test_enough_numbers_are_taken_and_all_where_there_are_not_many_more(size):
     found = sample.sample_of(size)
     assert (found.stride == 1) == (size < 2 * sample.LEAST)
     assert found.numbers == size if found.stride == 1 else sample.LEAST * 0.99 < found.numbers <= 2 * sample.LEAST
-    last = int(found.block(max(found.count - 1, 0)))
+    last = int(found.block(max(found.blocks - 1, 0)))
     assert last * sample.BLOCK + sample.BLOCK <= max(size, sample.BLOCK)
 
 
@@ -75,7 +75,7 @@ def test_a_block_is_taken_by_both_ways_of_asking(size, least):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sample, "LEAST", least)
         found = sample.sample_of(size)
-    blocks = found.block(np.arange(found.count))
+    blocks = found.block(np.arange(found.blocks))
     assert np.all(np.diff(blocks) > 0)
     firsts = np.arange(0, size, sample.BLOCK)
     if found.stride > 1:
@@ -87,7 +87,7 @@ def test_no_column_of_a_large_matrix_is_left_out(columns):
     """A fixed step from block to block would read the same columns of every row."""
     for rows in (5760, 4096, 2880, 1440):
         found = sample.sample_of(rows * columns)
-        places = found.block(np.arange(found.count))[:, None] * sample.BLOCK + np.arange(sample.BLOCK)
+        places = found.block(np.arange(found.blocks))[:, None] * sample.BLOCK + np.arange(sample.BLOCK)
         often = np.bincount(places.ravel() % columns, minlength=columns)
         assert often.min() > 0.4 * often.mean()
 
@@ -119,7 +119,8 @@ def test_every_optimizer_trains_with_it(few_are_enough):
 
 @pytest.mark.float32
 @pytest.mark.parametrize(
-    ("taking_part", "buffer_dtype"), [(None, "float32"), (3, "bfloat16"), pytest.param(3, "int8", marks=pytest.mark.slow)]
+    ("taking_part", "buffer_dtype"),
+    [(None, "float32"), (3, "bfloat16"), pytest.param(3, "int8", marks=pytest.mark.slow)],
 )
 def test_the_kernels_take_the_same_numbers(gpu, monkeypatch, few_are_enough, taking_part, buffer_dtype):
     monkeypatch.setattr(damping_kernel, "SHARE", 512)
