@@ -100,7 +100,7 @@ def test_on_several_devices_the_same_numbers_are_taken(few_are_enough):
     cut = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "device"))
     cut_rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, None, "device"))
     placed = jax.device_put(arguments[0], cut), jax.device_put(arguments[1], cut), jax.device_put(buffers, cut_rows)
-    together = jax.jit(lambda *each: damp(*each, jnp.asarray(PROBS), 0.1, in_slices=True))(*placed)
+    together = jax.jit(lambda d, m, g: damp(d, m, g, jnp.asarray(PROBS), 0.1, in_slices=True))(*placed)
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-10)
 
 
