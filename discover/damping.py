@@ -11,8 +11,9 @@ and the direction d of (F1) becomes, before anything else is done with it,
 
 which is d·λ/(λ + σ²) along a left singular vector of Uᵀ of singular value σ, and d elsewhere. κ → ∞ changes nothing.
 
-It reads the buffers of all N clusters, which the rule never does, and takes N² products a number of the parameters:
-with many clusters, let a few take part at each step, in turn.
+It reads the buffers of all N clusters, which the rule never does. UUᵀ and Ud are sums over the numbers of a parameter,
+N² and N of them, and what they say is N factors: of a parameter of more than 2¹⁸ numbers a part of them will
+do, and is taken (`sample.py`). With many clusters, let a few take part at each step, in turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from discover import quantized
 from discover.checks import check_at_least
@@ -27,6 +29,7 @@ from discover.context import NO_CONTEXT, GroupTransformation, Scalar
 from discover.gpu import damping_kernel, device
 from discover.gpu.rows import parts_of
 from discover.rule import known_clusters
+from discover.sample import BLOCK, Sample, sample_of
 
 
 class Product(NamedTuple):
@@ -71,7 +74,7 @@ def damp(
 
     def plain() -> list[jax.Array]:
         centred = [_centred(m, g if rows is None else jax.tree.map(lambda b: b[ids], g)) for _, m, g in parameters]
-        products = [_product(d, m, u) for (d, m, _), u in zip(parameters, centred)]
+        products = [_product(d, m, u, in_slices) for (d, m, _), u in zip(parameters, centred)]
         weights = _weights(products, probs, strength, _solved)
         return [_without(d, u, c) for (d, _, _), u, c in zip(parameters, centred, weights)]
 
@@ -94,9 +97,30 @@ def _centred(mean: jax.Array, buffers: Any) -> jax.Array:
     return quantized.values_of(buffers, mean) - mean[None]
 
 
-def _product(direction: jax.Array, mean: jax.Array, centred: jax.Array) -> Product:
-    along = _over_numbers(centred, direction.astype(centred.dtype)[None])[:, 0]
+def _product(direction: jax.Array, mean: jax.Array, centred: jax.Array, in_slices: bool) -> Product:
+    sample, direction = sample_of(mean.size), direction.astype(centred.dtype)
+    if sample.stride > 1 and in_slices:  # what is cut over devices is not put in another order
+        taken = sample.takes(_places(mean.shape))
+        direction, mean, centred = (jnp.where(taken, x, 0) for x in (direction, mean, centred))
+    elif sample.stride > 1:
+        direction, mean = _taken(sample, direction[None])[0], _taken(sample, mean[None])[0]
+        centred = _taken(sample, centred)
+    along = _over_numbers(centred, direction[None])[:, 0]
     return Product(_over_numbers(centred, centred), along, jnp.sum(jnp.square(mean)))
+
+
+def _taken(sample: Sample, rows: jax.Array) -> jax.Array:
+    """The numbers of the sample, [k, count, BLOCK] from [k, ...]."""
+    whole = rows.reshape(rows.shape[0], -1)[:, : sample.stride * sample.blocks * BLOCK]
+    return whole.reshape(rows.shape[0], -1, BLOCK)[:, sample.block(np.arange(sample.blocks))]
+
+
+def _places(shape: tuple[int, ...]) -> jax.Array:
+    """Where each number of a parameter stands, counted along its last axis first."""
+    places = jnp.zeros(shape, jnp.int32)
+    for axis, length in enumerate(shape):
+        places = places * length + jax.lax.broadcasted_iota(jnp.int32, shape, axis)
+    return places
 
 
 def _over_numbers(left: jax.Array, right: jax.Array) -> jax.Array:

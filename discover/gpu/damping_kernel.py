@@ -18,6 +18,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from discover.gpu.rows import rows_of, stretch
+from discover.sample import BLOCK as SAMPLED
+from discover.sample import sample_of
 
 MAX_CLUSTERS = 16  # the products of all pairs are held in registers
 MOST_TOGETHER = 8  # parameters in a kernel
@@ -50,7 +52,7 @@ def products(
         place[n, m] = place[m, n] = number
 
     def launch(few: Sequence[Flat]) -> list[jax.Array]:
-        programs = min(MOST_PROGRAMS, pl.cdiv(max(one.mean.shape[0] for one in few), SHARE))
+        programs = min(MOST_PROGRAMS, pl.cdiv(max(sample_of(one.mean.shape[0]).numbers for one in few), SHARE))
         kernel = functools.partial(
             _products_kernel, count=len(few), pairs=pairs, programs=programs, all_take_part=probs is not None
         )
@@ -79,11 +81,14 @@ def _products_kernel(rows_ref, probs_ref, *refs, count, pairs, programs, all_tak
 
     def sums_of(one: Flat) -> tuple[jax.Array, ...]:
         size = one.mean.shape[0]
-        length = stretch(BLOCK, _dtype(one))
+        sample = sample_of(size)
+        length = stretch(BLOCK, _dtype(one)) if sample.stride == 1 else SAMPLED
         shape, read = rows_of(0, length, _dtype(one)).at.shape, rows_of(0, length, _dtype(one)).read
-        turns = pl.cdiv(size, programs * length * AT_ONCE)
+        turns = pl.cdiv(sample.numbers, programs * length * AT_ONCE)
 
-        def loaded(block: Any) -> tuple[list[Any], jax.Array, jax.Array | None]:
+        def loaded(number: Any) -> tuple[list[Any], jax.Array, jax.Array | None]:
+            past = pl.cdiv(size, length)  # nothing is read there
+            block = number if sample.stride == 1 else jnp.where(number < sample.blocks, sample.block(number), past)
             buffers, load = _loading(one, block, length)
             rows = [buffers.load(one.buffers, rows_ref[n]) for n in range(k)]
             return rows, load(one.direction), None if all_take_part else load(one.mean)
