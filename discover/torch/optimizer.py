@@ -12,6 +12,7 @@ from discover.torch import ranks as processes
 from discover.torch.batch import Batch, Seen
 from discover.torch.checks import check_choice, check_group, check_size, dense, is_sharded, listed
 from discover.torch.clusters import ClustersLike, Name, known, names_and_probs
+from discover.torch.damping import places_of
 from discover.torch.finite import all_finite
 from discover.torch.part import Memory, Part, take
 from discover.torch.ranks import Together
@@ -206,12 +207,14 @@ class ClusterOptimizer(Optimizer):
             numbers = ((1 - group["nu"] * beta) * share, probs[name], rate)
             visits.append(Visit(grads, [state[_key(name)] for state in states], *map(number, numbers)))
         dtype, device = states[0]["mean"].dtype, states[0]["mean"].device
-        everyone: list[Name] = []  # whom damping looks at
+        everyone, places = [], []  # whom damping looks at, and where
         if group["damping"] is not None and len(self.clusters) > 1:
             if any(map(is_sharded, params)):
                 raise RuntimeError("damping needs whole parameters, and FSDP has sharded these: leave damping out")
             # Those of the batch first: to a compiled program all batches look alike.
             everyone = [*together.sizes, *(name for name in self.clusters if name not in together.sizes)]
+            starts = [processes.start_of(p, self.ranks) for p in params]
+            places = [places_of(*one) for one in zip(params, (state["mean"] for state in states), starts)]
         return Part(
             params=params,
             means=[state["mean"] for state in states],
@@ -220,6 +223,7 @@ class ClusterOptimizer(Optimizer):
             # `non_blocking`, as it would wait for the GPU otherwise
             probs=torch.tensor([probs[name] for name in everyone], dtype=dtype).to(device, non_blocking=True),
             buffers=[[state[_key(name)] for name in everyone] for state in states],
+            places=places,
             transform=self.transform,
             memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],
             options={name: group[name] for name in self.numbers},

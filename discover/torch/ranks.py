@@ -114,7 +114,7 @@ class Comparisons:
         Raises:
           RuntimeError: if processes that should hold one cluster do not, or DDP has averaged what should be exchanged.
         """
-        alone = ranks == "alone" or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+        alone = ranks == "alone" or _world() == 1
         self.steps += 1
         if alone or (ranks == "same" and self.steps > EVERY_STEP_UNTIL and self.steps % THEN_EVERY):
             return Together(seen)
@@ -151,9 +151,19 @@ class Comparisons:
 
 
 def slice_of(p: Tensor) -> Tensor:
-    """A tensor like this process's slice of a parameter."""
-    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    return p.new_empty(_slice_length(p, world))
+    """A tensor like this process's slice of a parameter; of one process, the parameter."""
+    world = _world()
+    return p.new_empty(_slice_length(p, world)) if world > 1 else p
+
+
+def start_of(p: Tensor, ranks: str) -> int | None:
+    """Where this process's slice of a flattened parameter begins; None: it has all of it."""
+    world = _world()
+    return dist.get_rank() * _slice_length(p, world) if ranks == "exchange" and world > 1 else None
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def _slice_length(p: Tensor, world: int) -> int:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+from discover import sample
 from discover.torch import Discover, local_gradients, optimizer, ranks
 from tests.torch.problem import OURS, draw, give, parameters
 
@@ -38,6 +39,7 @@ def everything(rank):
     sync = ("averaged", "no_sync", "hook")
     return {
         "exchanged": {kind: exchanged(rank, kind) for kind in OURS},
+        "large": large(rank),
         "sharded": {kind: sharded(rank, kind) for kind in OURS},
         "sharded otherwise": sharded_otherwise(rank),
         "same": {"averaged": in_ddp(rank, "same", "averaged")},
@@ -75,6 +77,21 @@ def in_one_process(kind, world):
                 tensors["wide"].grad = None
             opt.collect(int(ids[k]), float(sizes[k]))
         opt.step()
+    return {name: p.detach() for name, p in tensors.items()}
+
+
+def large(rank=None):
+    """Parameters at the end, large enough for damping to take its products from a part of their numbers."""
+    before, sample.LEAST = sample.LEAST, 300
+    params, batches = draw(9, 4, 2, {"matrix": (20, 31), "kernel": (5, 7, 3, 6), "b": (5,)}, groups=(2, 2))
+    tensors = parameters(params)
+    opt = Discover(tensors.items(), 0.05, 2, damping=0.1, ranks="same" if rank is None else "exchange")
+    for ids, sizes, grads in batches:
+        for k in (0, 1) if rank is None else (rank,):
+            give(tensors, grads[k])
+            opt.collect(int(ids[k]), float(sizes[k]))
+        opt.step()
+    sample.LEAST = before
     return {name: p.detach() for name, p in tensors.items()}
 
 

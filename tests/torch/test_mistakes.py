@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
 
 from discover.torch import Discover, DiscoverMuon
-from tests.torch.problem import NAMES, loss_of, model, train
+from tests.torch.problem import NAMES, equal, loss_of, model, train
 
 
 def test_a_step_without_a_cluster_is_refused_each_time():
@@ -168,3 +168,12 @@ def test_complex_parameters_and_sparse_gradients_are_refused():
     opt.cluster = 0
     with pytest.raises(RuntimeError, match="sparse gradients are not supported"):
         opt.step()
+
+
+@pytest.mark.parametrize("ranks", ["exchange", "alone"])
+def test_a_single_process_may_say_what_ranks_would_hold(ranks):
+    ends = []
+    for said in ("same", ranks):
+        net = model()
+        ends.append(train(net, Discover(net.parameters(), 0.01, NAMES, ranks=said), range(3)))
+    assert equal(*ends)

@@ -24,6 +24,10 @@ def test_clusters_spread_over_two_processes_are_as_in_one(two, kind):
     assert all(torch.equal(two[1]["exchanged"][kind][name], p) for name, p in two[0]["exchanged"][kind].items())
 
 
+def test_large_parameters_are_damped_as_in_one_process(two):
+    close(two[0]["large"], on_ranks.large())
+
+
 def test_clusters_spread_over_four_processes_are_as_in_one():
     ends = on_ranks.run(on_ranks.exchanged, 4, "muon")
     close(ends[0], on_ranks.in_one_process("muon", 4))
