@@ -42,9 +42,10 @@ def damp(
       total: sums over processes, where each has a slice of every parameter.
     """
     parameters = [_in_memory_order(*one) for one in zip(direction, means, buffers)]
-    products = torch.stack([_products(*_taken(where, *one)) for one, where in zip(parameters, places)])
-    taken = [_at(where, mean) for (_, mean, _), where in zip(parameters, places)]
-    noise = (torch.stack(torch._foreach_norm(taken)) * (16 * torch.finfo(products.dtype).eps)).square()
+    found = [_products(*one, where) for one, where in zip(parameters, places)]
+    products = torch.stack([one for one, _ in found])
+    rounding = 16 * torch.finfo(products.dtype).eps
+    noise = (torch.stack(torch._foreach_norm([mean for _, mean in found])) * rounding).square()
     weights = _weights(total(products), total(noise), probs, strength)
     for (d, mean, rows), c in zip(parameters, weights):
         d.view(-1).addmv_(_centred(mean, rows).T, c, alpha=-1)
@@ -91,11 +92,6 @@ def _in_memory_order(d: Tensor, mean: Tensor, rows: list[Tensor]) -> tuple[Tenso
     return d.permute(order), mean.permute(order), [g.permute(order) for g in rows]
 
 
-def _taken(where: Tensor | None, d: Tensor, mean: Tensor, rows: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The numbers at these places; None: all."""
-    return _at(where, d), _at(where, mean), [_at(where, g) for g in rows]
-
-
 def _at(where: Tensor | None, tensor: Tensor) -> Tensor:
     return tensor if where is None else tensor.view(-1).index_select(0, where)
 
@@ -107,16 +103,17 @@ def _centred(mean: Tensor, rows: list[Tensor], *others: Tensor) -> Tensor:
     return stack.reshape(len(stack), mean.numel())
 
 
-def _products(d: Tensor, mean: Tensor, rows: list[Tensor]) -> Tensor:
-    """(g_n − ḡ)·(g_m − ḡ), and in a last row d·(g_m − ḡ): [N + 1, N]."""
-    flat = _centred(mean, rows, d)
+def _products(d: Tensor, mean: Tensor, rows: list[Tensor], where: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(g_n − ḡ)·(g_m − ḡ), and in a last row d·(g_m − ḡ): [N + 1, N], over these places; and ḡ there."""
+    mean = _at(where, mean)
+    flat = _centred(mean, [_at(where, g) for g in rows], _at(where, d))
     # In chunks: one product of a few rows of millions would keep few of a GPU's cores busy.
     count, rest = divmod(flat.shape[1], CHUNK)
     if not count:
-        return flat @ flat[:-1].T
+        return flat @ flat[:-1].T, mean
     chunks = flat[:, : count * CHUNK].unflatten(1, (count, CHUNK)).transpose(0, 1)
     products = torch.bmm(chunks, chunks[:, :-1].mT).sum(0)
-    return products.addmm_(flat[:, -rest:], flat[:-1, -rest:].T) if rest else products
+    return (products.addmm_(flat[:, -rest:], flat[:-1, -rest:].T) if rest else products), mean
 
 
 def _weights(products: Tensor, noise: Tensor, probs: Tensor, strength: float) -> Tensor:
