@@ -15,13 +15,12 @@ LABORATORY = LIBRARY | {
 EXTRAS = {"optuna", "altair", "vl_convert", "tensorboardX", "pyarrow"}
 ALLOWED = {
     "cli": {"experiments", "report", "records", "text"},
-    "experiments": {"training", "diagnostics", "theory", "data", "models", "records"},
+    "experiments": {"training", "diagnostics", "data", "models", "records"},
     "training": {"data", "models", "records"},
     "diagnostics": {"data"},
     "report": {"records"},
     "data": {"text"},
     "models": set(),
-    "theory": set(),
     "records": set(),
     "text": set(),
 }
@@ -150,8 +149,8 @@ def test_measuring_never_draws_and_drawing_never_trains():
     assert wrong == []
 
 
-def test_records_the_tables_of_names_and_the_bounds_need_no_jax():
-    for path in (PACKAGE / "lab" / "records.py", PACKAGE / "registry.py", PACKAGE / "lab" / "theory" / "bounds.py"):
+def test_records_and_the_tables_of_names_need_no_jax():
+    for path in (PACKAGE / "lab" / "records.py", PACKAGE / "registry.py"):
         assert not any(name.split(".")[0] in {"jax", "flax", "optax"} for name, _, _ in imported(path)), path
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
-from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import DISCOVER_ADAM
 from discover.lab.experiments.presets.preset import Hyperparameters
+from discover.lab.experiments.reproduce.evidence import check_checkout
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Rates, Row
 
 BUDGET = 5
@@ -111,8 +110,7 @@ def tournament(make: Maker) -> list[Panel]:
     Raises:
         ConfigError: the reference versions are not there.
     """
-    if find_spec("benchmarks") is None:
-        raise ConfigError("results-i needs a checkout of the repository: run `python -m discover reproduce` in it")
+    check_checkout("results-i")
     seeds = tuple(FIRST_SEED + seed for seed in range(len(make.scale.seeds)))
     return [
         make.panel(

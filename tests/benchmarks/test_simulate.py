@@ -1,6 +1,9 @@
 """Theorem 1 on simulated problems: it holds for the rule, and its failure shows when the rule is broken."""
 
+import json
+import shutil
 from functools import cache, partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +11,10 @@ import numpy as np
 import optax
 import pytest
 
+from benchmarks import theory
+from benchmarks.theory import evidence
+from benchmarks.theory.simulate import make_settings, optimizer_for, random_problems, simulate, starting_points
 from discover import Clusters, DiscoverState, discover
-from discover.lab import theory
-from discover.lab.experiments.reproduce import theory as reproduction
-from discover.lab.experiments.reproduce.simulate import (
-    make_settings,
-    optimizer_for,
-    random_problems,
-    simulate,
-    starting_points,
-)
 
 SETTINGS = make_settings()
 SIZES = {"num_clusters": 4, "num_examples": 6, "dim": 3, "in_cluster_variance": 1.0}
@@ -215,8 +212,20 @@ def test_unknown_optimizer_is_refused():
 
 
 @pytest.mark.slow
-def test_reproduction_writes_what_it_returns(tmp_path):
-    record = reproduction.reproduce_theory(tmp_path, quick=True)
+def test_the_evidence_is_one_record(tmp_path):
+    evidence.run(tmp_path, quick=True)
     assert [path.name for path in tmp_path.iterdir()] == ["theory.json"]
+    record = json.loads((tmp_path / "theory.json").read_text())
     assert sum(row["problems"] for row in record["bound"]["rows"]) == 20
     assert all(row["discover"]["violations"] == 0 for row in record["bound"]["rows"])
+
+
+def test_figures_are_drawn_from_the_record_and_are_reproducible(tmp_path):
+    drawn = []
+    for out in (tmp_path / "a", tmp_path / "b"):
+        out.mkdir()
+        assert evidence.draw(out) == []
+        shutil.copy(Path(__file__).parents[2] / "docs" / "figures" / "theory.json", out)
+        drawn.append(evidence.draw(out))
+    assert [path.stem for path in drawn[0][::2]] == ["theory-bound", "theory-steady-state", "theory-groups"]
+    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*drawn))
