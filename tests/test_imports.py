@@ -163,8 +163,9 @@ def loaded(code):
     return tuple(word == "True" for word in result.stdout.split())
 
 
-def test_importing_discover_or_its_command_line_loads_no_jax():
-    assert loaded("import discover, discover.lab.cli; discover.lab.cli.build_app()") == (False, False)
+def test_importing_discover_or_its_command_line_or_listing_presets_loads_no_jax():
+    code = "import discover, discover.lab.cli, discover.lab.experiments.presets.presets; discover.lab.cli.build_app()"
+    assert loaded(code) == (False, False)
 
 
 def test_the_optimizers_for_jax_load_no_torch():

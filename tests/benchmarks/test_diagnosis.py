@@ -7,10 +7,9 @@ import pytest
 
 from benchmarks.diagnosis import advice, variance
 from benchmarks.diagnosis.steps_to_target import Race, until_target
-from benchmarks.diagnosis.validate import Validation, rank_correlation, validate
+from benchmarks.diagnosis.validate import rank_correlation
 from discover.lab.data import Dataset, Split
 from discover.lab.experiments.config.config import Config
-from tests.lab.experiments.test_diagnose import OPTIONS, config
 
 
 @pytest.mark.slow
@@ -25,21 +24,6 @@ def test_variance_is_reproduced_and_what_is_trained_is_kept(tmp_path, monkeypatc
     variance.run(tmp_path, quick=True)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/metrics.jsonl")} == before
     assert len(variance.draw(tmp_path)) == 2
-
-
-def test_variance_settings_are_valid_and_differ_in_optimizer_and_noise_only():
-    made = [
-        variance.variance_config(name, noise).check()
-        for name in ("sgd", "momentum", "discover")
-        for noise in (0.0, 0.8)
-    ]
-    same = {
-        config.with_values(
-            {"optimizer.name": "sgd", "optimizer.beta": None, "optimizer.nu": None, "data.label_noise": 0.0}
-        ).to_json()
-        for config in made
-    }
-    assert len(same) == 1
 
 
 def images(number=240):
@@ -116,17 +100,3 @@ def test_rank_correlation_is_spearmans():
     assert rank_correlation(rows)["rank_correlation"] == pytest.approx(1.0)
     rows = [{"predicted": p, "measured": m} for p, m in [(1, 3), (2, 2), (3, 1)]]
     assert rank_correlation(rows)["rank_correlation"] == pytest.approx(-1.0)
-
-
-@pytest.mark.slow
-def test_validation_predicts_and_measures_the_same_setting():
-    tried = Validation(
-        groups=(2,), clusterings=("classes", "random"), label_noise=(0.0,), targets=(0.5,), batch_size=16, steps=60,
-        learning_rates=(0.1,), tuning_seeds=(0,), seeds=(1,),
-    )  # fmt: skip
-    record = validate(config(), tried, options=OPTIONS)
-    assert [row["clustering"] for row in record["rows"]] == ["classes", "random"]
-    for row in record["rows"]:
-        assert row["measured"] == pytest.approx(row["plain_steps"] / row["discover_steps"])
-        assert row["over_momentum"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])
-    assert record["rows"][0]["predicted"] > record["rows"][1]["predicted"]
