@@ -20,10 +20,10 @@ from discover.checks import (
     check_parameters,
     is_zero,
 )
-from discover.context import NO_CONTEXT, GroupTransformation, Move, Moved, Offset, Scalar
+from discover.context import NO_CONTEXT, GroupTransformation, Move, Moved, Offset, Scalar, displacement
 from discover.groups import has_no_groups, without_groups
 from discover.nonfinite import skipping_nonfinite
-from discover.rule import displacement, known_clusters
+from discover.rule import known_clusters
 
 Mask = Any | Callable[[optax.Params], Any] | None
 """Which parameters: a tree of booleans, the upper part of one, a function from the parameters to one, or None: all."""

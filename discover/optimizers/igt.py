@@ -20,12 +20,11 @@ import jax.numpy as jnp
 import optax
 
 from discover.checks import check_at_least, check_group_axis
-from discover.context import NO_CONTEXT, Context, GroupTransformation, Moved, Offset, Scalar
+from discover.context import NO_CONTEXT, Context, GroupTransformation, Moved, Offset, Scalar, with_offset
 from discover.direction import zeros_like_wide
 from discover.groups import has_no_groups, mean_over_groups, without_groups
 from discover.optimizers.compose import Mask, sizes_that_count, unless_empty, with_penalty
 from discover.optimizers.plain import momentum
-from discover.rule import with_offset
 
 
 class IgtState(NamedTuple):
