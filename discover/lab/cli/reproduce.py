@@ -46,7 +46,7 @@ def reproduce(
 
     Run the same command again to continue: what is trained is never trained twice, also between results.
     """
-    from discover.lab.experiments.reproduce.evidence import EVIDENCE, check_checkout
+    from discover.lab.experiments.reproduce.evidence import EVIDENCE
     from discover.lab.experiments.reproduce.results import RESULTS, SCALES
     from discover.registry import choose
 
@@ -63,7 +63,7 @@ def reproduce(
     for name in wanted:
         choose("result", name.partition("/")[0], (*RESULTS, *EVIDENCE))
         if name in EVIDENCE:
-            check_checkout(name)
+            EVIDENCE[name].load()  # told now where it is not there
     directory = out or Path("runs") / f"reproduce-{scale}"
     run = partial(_run, wanted, scale, directory, seeds=seeds, data=data, settings=settings, redraw=redraw)
     quiet = json_file == "-"
@@ -86,12 +86,12 @@ def listing(scale: str) -> list[dict[str, Any]]:
     The panels are None where a result cannot be trained here; the question then says why.
     """
     from discover.lab.experiments.config.config import ConfigError
-    from discover.lab.experiments.reproduce.evidence import EVIDENCE, check_checkout
+    from discover.lab.experiments.reproduce.evidence import EVIDENCE
     from discover.lab.experiments.reproduce.results import RESULTS, get_result
 
     def panels(name: str) -> list[dict[str, Any]]:
         if name in EVIDENCE:
-            check_checkout(name)
+            EVIDENCE[name].load()
             return []
         return [
             {"name": panel.name, "title": panel.title, "rows": len(panel.rows), "trainings": panel.num_trainings}
@@ -147,7 +147,7 @@ def _run(
             continue
         if name in EVIDENCE:
             with stoppable(directory):
-                EVIDENCE[name].run(directory / name, data=data, quick=scale == "digits", say=say)
+                EVIDENCE[name].load().run(directory / name, data=data, quick=scale == "digits", say=say)
             figures = [str(path) for path in _redraw(name, directory)]
             say(f"figures: {directory / name}")
             found.append({"result": name, "status": "finished", "figures": figures})
@@ -173,7 +173,7 @@ def _redraw(name: str, directory: Path) -> list[Path]:
     from discover.lab.report.results import write_drift, write_panel
 
     if name in EVIDENCE:
-        return EVIDENCE[name].draw(directory / name) or _no_record(name, directory)
+        return EVIDENCE[name].load().draw(directory / name) or _no_record(name, directory)
     result, _, only = name.partition("/")
     panels = sorted(path.parent for path in (directory / result).glob(f"{only or '*'}/comparison.json"))
     if not panels:

@@ -3,58 +3,60 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
+from typing import Any
 
 from discover.lab.experiments.config.config import ConfigError
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One of these programs.
+    """One of these programs."""
 
-    Attributes:
-        module: in `benchmarks`. Its ``run(out, data=…, quick=…, say=…)`` leaves records in the folder ``out``, and its
-            ``draw(out)`` makes figures of them and returns the files, none where there is no record.
-        question: what it answers.
-    """
+    name: str
+    module: str  # in `benchmarks`
+    question: str  # what it answers
 
-    module: str
-    question: str
+    def load(self) -> Any:
+        """The module: ``run(out, data=…, quick=…, say=…)`` leaves records in a folder, ``draw(out)`` draws them.
 
-    def run(self, out: Path, *, data: str | None, quick: bool, say: Callable[[str], None]) -> None:
-        """Leaves its records in ``out``; ``quick`` is a rehearsal."""
-        importlib.import_module(f"benchmarks.{self.module}").run(out, data=data, quick=quick, say=say)
+        ``quick`` is a rehearsal. ``draw`` returns the files, none where there is no record.
+        """
+        return in_checkout(self.name, self.module)
 
-    def draw(self, out: Path) -> list[Path]:
-        """The figures of the records in ``out``."""
-        return importlib.import_module(f"benchmarks.{self.module}").draw(out)
+
+def in_checkout(name: str, module: str) -> Any:
+    """A module of `benchmarks`, which ``name`` needs; raises ConfigError where there is none."""
+    if find_spec("benchmarks") is None:
+        raise ConfigError(f"{name} needs a checkout of the repository: run `python -m discover reproduce` in it")
+    return importlib.import_module(f"benchmarks.{module}")
 
 
 EVIDENCE: Mapping[str, Evidence] = {
-    "theory": Evidence(
-        "theory.evidence",
-        "The simulations behind the theory page: Theorem 1, its bound, and where the printed rule breaks it.",
-    ),
-    "variance": Evidence(
-        "diagnosis.variance",
-        "The between-cluster variance along training: SGD, Momentum and Discover, clean and with label noise.",
-    ),
-    "advice": Evidence(
-        "diagnosis.advice",
-        "Is the gain that diagnose expects the one that training shows? On digits, and on CIFAR-10 with --data.",
-    ),
-    "gains": Evidence(
-        "diagnosis.gains",
-        "The same for every setting of the results that are trained in the folder, each over its own baseline.",
-    ),
+    one.name: one
+    for one in (
+        Evidence(
+            "theory",
+            "theory.evidence",
+            "The simulations behind the theory page: Theorem 1, its bound, and where the printed rule breaks it.",
+        ),
+        Evidence(
+            "variance",
+            "diagnosis.variance",
+            "The between-cluster variance along training: SGD, Momentum and Discover, clean and with label noise.",
+        ),
+        Evidence(
+            "advice",
+            "diagnosis.advice",
+            "Is the gain that diagnose expects the one that training shows? On digits, and on CIFAR-10 with --data.",
+        ),
+        Evidence(
+            "gains",
+            "diagnosis.gains",
+            "The same for every setting of the results that are trained in the folder, each over its own baseline.",
+        ),
+    )
 }
 """By name, beside the results."""
-
-
-def check_checkout(name: str) -> None:
-    """Raises ConfigError where `benchmarks` is not there."""
-    if find_spec("benchmarks") is None:
-        raise ConfigError(f"{name} needs a checkout of the repository: run `python -m discover reproduce` in it")
