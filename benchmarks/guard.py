@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from discover.lab.experiments.bench.candidates import adjusted, prepare_candidates, random_images
+from discover.lab.experiments.bench.candidates import LONGEST_DISPATCH, adjusted, prepare_candidate, random_images
 from discover.lab.experiments.bench.update import time_update
 from discover.lab.experiments.presets.presets import get_preset
 
@@ -33,7 +33,17 @@ REPEATS = 60
 def measure() -> dict[str, float]:
     """Each candidate's steps per CPU second, relative to momentum's in the same repeat."""
     preset = get_preset("digits")
-    candidates = prepare_candidates(lambda name: preset.config_for(name).override(SETTING), CANDIDATES)
+    base = preset.config_for("momentum").override(SETTING)
+    batch, steps = base.batches.groups * base.batches.group_size, base.training.steps_per_dispatch
+    dataset = random_images(base, 10)
+    candidates = [
+        prepare_candidate(
+            adjusted(preset.config_for(name).override(SETTING), batch, groups, None),
+            dataset,
+            min(steps, LONGEST_DISPATCH),
+        )
+        for name, groups in CANDIDATES
+    ]
     for candidate in candidates:
         candidate.run()  # the first is slower
     for _ in range(REPEATS):
@@ -44,9 +54,8 @@ def measure() -> dict[str, float]:
     baseline = candidates[0].seconds
 
     def update(name: str) -> float:
-        config = preset.config_for(name).override(SETTING)
-        dataset = random_images(config, 10)
-        return time_update(adjusted(config, 256, 8, None), dataset, 1.0, REPEATS)["milliseconds"]
+        config = adjusted(preset.config_for(name).override(SETTING), batch, 8, None)
+        return time_update(config, dataset, 1.0, REPEATS)["milliseconds"]
 
     ratios = {
         f"{candidate.optimizer}, G = {candidate.groups}": round(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 if TYPE_CHECKING:
@@ -31,12 +32,27 @@ class Offset(NamedTuple):
     vector: Any  # leaves like the parameters; None for a parameter without it
 
 
+def with_offset(offset: Offset | None, gradient: jax.Array) -> jax.Array:
+    """scale·ĝ + factor·vector."""
+    if offset is None:
+        return gradient
+    scale, factor = (jnp.asarray(number, gradient.dtype) for number in offset[:2])
+    return scale * gradient + factor * offset.vector.astype(gradient.dtype)
+
+
 class Move(NamedTuple):
     """Asks for the moved parameters in place of the direction: θ − μ·(d + λθ)."""
 
     param: Any  # leaves like the parameters, θ
     learning_rate: Scalar  # [], μ
     decay: Any  # λ, [] for each parameter; None for one that does not decay
+
+
+def displacement(direction: jax.Array, param: Any, learning_rate: Scalar, decay: Scalar | None) -> jax.Array:
+    """What a step adds to a parameter: −μ·(d + λθ). Not θ(1 − λμ): in float32 1 − λμ is 1 for a small λμ."""
+    if decay is not None:
+        direction = direction + jnp.asarray(decay, direction.dtype) * param
+    return -jnp.asarray(learning_rate, direction.dtype) * direction
 
 
 class Context(NamedTuple):

@@ -9,9 +9,8 @@ import optax
 from jax.typing import DTypeLike
 
 from discover.checks import all_masked, check_choice, check_group_axis, check_group_sizes, check_parameters
-from discover.context import NO_CONTEXT, GroupTransformation
+from discover.context import NO_CONTEXT, GroupTransformation, with_offset
 from discover.direction import wide_dtype
-from discover.rule import with_offset
 
 MODES = ("vmap", "map")
 CHANGED_MODEL = (

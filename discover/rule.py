@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from discover.context import Offset, Scalar
+from discover.context import Offset, Scalar, with_offset
 
 Rate = Callable[[jax.Array, jax.Array], jax.Array]
 """ρ_n from (w_n, p_n)."""
@@ -205,18 +205,3 @@ def apply_rule(
 
 def _change_of_mean(p_new: Any, new: Any, p_old: Any, old: Any) -> Any:
     return p_new * new - p_old * old
-
-
-def with_offset(offset: Offset | None, gradient: jax.Array) -> jax.Array:
-    """scale·ĝ + factor·vector."""
-    if offset is None:
-        return gradient
-    scale, factor = (jnp.asarray(number, gradient.dtype) for number in offset[:2])
-    return scale * gradient + factor * offset.vector.astype(gradient.dtype)
-
-
-def displacement(direction: jax.Array, param: Any, learning_rate: Scalar, decay: Scalar | None) -> jax.Array:
-    """What a step adds to a parameter: −μ·(d + λθ). Not θ(1 − λμ): in float32 1 − λμ is 1 for a small λμ."""
-    if decay is not None:
-        direction = direction + jnp.asarray(decay, direction.dtype) * param
-    return -jnp.asarray(learning_rate, direction.dtype) * direction

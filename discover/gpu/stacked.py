@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from discover import quantized
+from discover.context import displacement
 from discover.gpu.parameters import Parameter, Result, kind_of
 from discover.quantized import Draw
-from discover.rule import AFRESH, Weights, apply_rule, displacement
+from discover.rule import AFRESH, Weights, apply_rule
 
 FEW_CLUSTERS = 6
 

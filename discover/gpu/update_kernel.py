@@ -22,11 +22,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from discover.context import Offset
+from discover.context import Offset, displacement
 from discover.gpu.parameters import Parameter, Result, kind_of
 from discover.gpu.rows import EVICT, buffers_from, parts_of, rows_of, stretch
 from discover.quantized import is_quantized
-from discover.rule import AFRESH, Weights, apply_rule, displacement
+from discover.rule import AFRESH, Weights, apply_rule
 
 MAX_GROUPS = 16  # all groups' numbers are held in registers at once
 BLOCK = 512

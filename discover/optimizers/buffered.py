@@ -8,7 +8,7 @@ import optax
 
 from discover.context import NO_CONTEXT, Context, GroupTransformation, Scalar
 from discover.groups import mean_over_groups
-from discover.optimizers.compose import Mask, each, keep_unless
+from discover.optimizers.compose import Mask, each, unless_empty
 from discover.optimizers.plain import scale_by_qhm
 
 
@@ -58,11 +58,8 @@ def buffered_only(rule: GroupTransformation, buffered: Mask, beta: Scalar, nu: S
         direction, rule_state = rule.update(own, state.rule, own_params, context=own_context, **extra)
         means, _ = groups.update(others, groups.init(others), other_params, context=other_context, **extra)
         shared, shared_state = momentum.update(means, state.shared, other_params)
-        sizes = extra.get("group_sizes")
-        if sizes is not None:
-            counts = jnp.any(jnp.asarray(sizes) > 0)
-            shared = jax.tree.map(lambda d: jnp.where(counts, d, 0), shared)
-            shared_state = keep_unless(counts, shared_state, state.shared)
+        now, before = (shared, shared_state), (jax.tree.map(jnp.zeros_like, shared), state.shared)
+        shared, shared_state = unless_empty(extra.get("group_sizes"), now, before)
         both = jax.tree.map(
             lambda one, other: other if isinstance(one, optax.MaskedNode) else one,
             direction,

@@ -20,10 +20,10 @@ from discover.checks import (
     check_parameters,
     is_zero,
 )
-from discover.context import NO_CONTEXT, GroupTransformation, Move, Moved, Offset, Scalar
+from discover.context import NO_CONTEXT, GroupTransformation, Move, Moved, Offset, Scalar, displacement
 from discover.groups import has_no_groups, without_groups
 from discover.nonfinite import skipping_nonfinite
-from discover.rule import displacement, known_clusters
+from discover.rule import known_clusters
 
 Mask = Any | Callable[[optax.Params], Any] | None
 """Which parameters: a tree of booleans, the upper part of one, a function from the parameters to one, or None: all."""
@@ -89,15 +89,11 @@ def optimizer_from(
             answer, its_state = one.update(answer, its_state, params, context=context, **extra)
             then_states.append(its_state)
         steps: Any = optax.safe_increment(state.steps)
-        after = OptimizerState(direction_state, tuple(then_states), steps)
         moved = isinstance(answer, Moved)
-        answer = answer if moved else _displacements(answer, params, step_size, decays)
-        if group_sizes is None:
-            return answer, after
-        counts = jnp.any(jnp.asarray(group_sizes) > 0)
-        rest = keep_unless(counts, after[1:], state[1:])
         if not moved:
-            answer = jax.tree.map(lambda u: jnp.where(counts, u, 0), answer)
+            answer = _displacements(answer, params, step_size, decays)
+            answer = unless_empty(group_sizes, answer, jax.tree.map(jnp.zeros_like, answer))
+        rest = unless_empty(group_sizes, (tuple(then_states), steps), state[1:])
         return answer, OptimizerState(direction_state, *rest)
 
     return skipping_nonfinite(with_penalty(GroupTransformation(init, update), l2, mask), skip_nonfinite)
@@ -131,8 +127,11 @@ def sizes_that_count(grads: Any, params: Any, cluster_ids: Any, group_sizes: Any
     return jnp.where(known_clusters(ids, num_clusters), sizes, 0)
 
 
-def keep_unless(counts: Any, new: Any, old: Any) -> Any:
-    """The new tree, or the old one after a batch without examples."""
+def unless_empty(group_sizes: Any, new: Any, old: Any) -> Any:
+    """The new tree, or the old one after a batch whose groups have no examples."""
+    if group_sizes is None:
+        return new
+    counts = jnp.any(jnp.asarray(group_sizes) > 0)
     return jax.tree.map(lambda after, before: jnp.where(counts, after, before), new, old)
 
 

@@ -20,12 +20,11 @@ import jax.numpy as jnp
 import optax
 
 from discover.checks import check_at_least, check_group_axis
-from discover.context import NO_CONTEXT, Context, GroupTransformation, Moved, Offset, Scalar
+from discover.context import NO_CONTEXT, Context, GroupTransformation, Moved, Offset, Scalar, with_offset
 from discover.direction import zeros_like_wide
 from discover.groups import has_no_groups, mean_over_groups, without_groups
-from discover.optimizers.compose import Mask, keep_unless, sizes_that_count, with_penalty
+from discover.optimizers.compose import Mask, sizes_that_count, unless_empty, with_penalty
 from discover.optimizers.plain import momentum
-from discover.rule import with_offset
 
 
 class IgtState(NamedTuple):
@@ -132,10 +131,8 @@ def igt(
         ahead = look_ahead(state.steps + 2, tail_fraction)
         shifted = jax.tree.map(lambda p, by: (p + ahead.astype(by.dtype) * by).astype(p.dtype), true_params, step)
         steps = state.steps + 1
-        if group_sizes is not None:
-            counts = jnp.any(jnp.asarray(group_sizes) > 0)
-            before = (state.steps, state.params, state.average, params)
-            steps, true_params, average, shifted = keep_unless(counts, (steps, true_params, average, shifted), before)
+        after, before = (steps, true_params, average, shifted), (state.steps, state.params, state.average, params)
+        steps, true_params, average, shifted = unless_empty(group_sizes, after, before)
         answer: Any = Moved(shifted) if context.answer_moved else jax.tree.map(jnp.subtract, shifted, params)
         return answer, IgtState(steps, true_params, average, inner_state)
 

@@ -13,14 +13,14 @@ import optax
 
 from discover.checks import check_cluster_ids, check_group_axis, check_group_sizes, check_unit_interval
 from discover.clusters import Clusters
-from discover.context import NO_CONTEXT, GroupTransformation, Scalar
+from discover.context import NO_CONTEXT, GroupTransformation, Scalar, with_offset
 from discover.direction import scale_by_discover
 from discover.gpu.parameters import Parameter, Result, map_parameters
 from discover.gpu.stacked import Stacked
 from discover.groups import mean_over_groups
 from discover.optimizers.compose import Mask, optimizer_from
 from discover.optimizers.igt import transported
-from discover.rule import Weights, batch_weights, with_offset
+from discover.rule import Weights, batch_weights
 
 
 class FamilySetting(NamedTuple):

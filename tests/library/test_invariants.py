@@ -259,31 +259,6 @@ def test_the_mean_is_that_of_the_buffers_as_stored_in_a_compiled_update_too(dtyp
     np.testing.assert_allclose(state.mean, stored, atol=1e-7)
 
 
-@pytest.mark.slow
-def test_the_printed_mean_walks_away_with_the_steps_where_ours_stays_at_rounding():
-    """At fixed parameters, 8 groups of 10 clusters: the printed drift grows like a random walk, sqrt(steps)."""
-    num_clusters, shape = 10, (64,)
-    clusters = discover.Clusters.uniform(num_clusters)
-    cluster_means = jax.random.normal(jax.random.key(1), (num_clusters, *shape))
-
-    def drift(tx, num_steps):
-        def step(state, key):
-            id_key, grad_key = jax.random.split(key)
-            ids = jax.random.randint(id_key, (8,), 0, num_clusters)
-            grads = cluster_means[ids] + jax.random.normal(grad_key, (8, *shape))
-            return tx.update(grads, state, jnp.zeros(shape), cluster_ids=ids)[1], None
-
-        state, _ = jax.lax.scan(step, tx.init(jnp.zeros(shape)), jax.random.split(jax.random.key(0), num_steps))
-        return float(jnp.linalg.norm(state.direction.mean - jnp.mean(state.direction.buffers, axis=0)))
-
-    printed = discover.paper_discover(0.01, clusters, alpha=0.095, alpha_n=0.1)
-    ours = discover.discover(0.01, clusters, beta=0.92, nu=0.17)
-    early, late = drift(printed, 100), drift(printed, 4_000)
-    assert early > 0.1
-    assert late > 3 * early
-    assert drift(ours, 4_000) < 1e-12
-
-
 def test_estimated_probabilities_converge_to_the_frequencies_seen():
     probs = (0.6, 0.3, 0.1)
     batches = problem.draw_batches(400, 4, probs)

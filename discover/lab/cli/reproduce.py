@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from discover.lab.cli import options
 from discover.lab.cli.console import say, show_names
 from discover.lab.cli.errors import CommandError, stoppable
-from discover.lab.cli.reproduce_others import OTHERS, redraw_other, run_other
 
 
 def reproduce(
@@ -47,6 +46,7 @@ def reproduce(
 
     Run the same command again to continue: what is trained is never trained twice, also between results.
     """
+    from discover.lab.experiments.reproduce.evidence import EVIDENCE
     from discover.lab.experiments.reproduce.results import RESULTS, SCALES
     from discover.registry import choose
 
@@ -58,14 +58,16 @@ def reproduce(
         options.write_result(json_file, rows)
         return
     if not names:
-        raise CommandError(f"say which result: {', '.join((*RESULTS, *OTHERS))} or all (see --list)")
+        raise CommandError(f"say which result: {', '.join((*RESULTS, *EVIDENCE))} or all (see --list)")
     wanted = [row["name"] for row in listing(scale) if row["panels"] is not None] if "all" in names else names
     for name in wanted:
-        choose("result", name.partition("/")[0], (*RESULTS, *OTHERS))
+        choose("result", name.partition("/")[0], (*RESULTS, *EVIDENCE))
+        if name in EVIDENCE:
+            EVIDENCE[name].load()  # told now where it is not there
     directory = out or Path("runs") / f"reproduce-{scale}"
     run = partial(_run, wanted, scale, directory, seeds=seeds, data=data, settings=settings, redraw=redraw)
     quiet = json_file == "-"
-    shared = [name for name in wanted if name not in OTHERS]  # the others have no rows to share
+    shared = [name for name in wanted if name not in EVIDENCE]  # which has no rows to share
     if jobs > 1 and shared and not redraw:
         from discover.lab.experiments.reproduce.jobs import more_processes
 
@@ -84,20 +86,25 @@ def listing(scale: str) -> list[dict[str, Any]]:
     The panels are None where a result cannot be trained here; the question then says why.
     """
     from discover.lab.experiments.config.config import ConfigError
+    from discover.lab.experiments.reproduce.evidence import EVIDENCE
     from discover.lab.experiments.reproduce.results import RESULTS, get_result
 
+    def panels(name: str) -> list[dict[str, Any]]:
+        if name in EVIDENCE:
+            EVIDENCE[name].load()
+            return []
+        return [
+            {"name": panel.name, "title": panel.title, "rows": len(panel.rows), "trainings": panel.num_trainings}
+            for panel in get_result(name, scale).panels
+        ]
+
     rows: list[dict[str, Any]] = []
-    for name, question in RESULTS.items():
+    for name, question in {**RESULTS, **{name: evidence.question for name, evidence in EVIDENCE.items()}}.items():
         try:
-            panels = [
-                {"name": panel.name, "title": panel.title, "rows": len(panel.rows), "trainings": panel.num_trainings}
-                for panel in get_result(name, scale).panels
-            ]
+            rows.append({"name": name, "question": question, "panels": panels(name)})
         except ConfigError as error:
             rows.append({"name": name, "question": f"{question} ({error})", "panels": None})
-        else:
-            rows.append({"name": name, "question": question, "panels": panels})
-    return [*rows, *({"name": name, "question": question, "panels": []} for name, question in OTHERS.items())]
+    return rows
 
 
 def _line(row: dict[str, Any]) -> tuple[str, str]:
@@ -117,6 +124,7 @@ def _run(
     redraw: bool,
     quiet: bool,
 ) -> list[dict[str, Any]]:
+    from discover.lab.experiments.reproduce.evidence import EVIDENCE
     from discover.lab.experiments.reproduce.results import get_result
 
     overrides = list(settings or ())
@@ -124,7 +132,7 @@ def _run(
     results = {
         name: get_result(name, scale, data=data, overrides=overrides, seeds=numbers)
         for name in wanted
-        if name not in OTHERS
+        if name not in EVIDENCE
     }
     shown = [text for text in overrides if not text.startswith("data.path=")]
     programs: dict[str, Any] = {}
@@ -137,9 +145,12 @@ def _run(
                 say(f"figures: {folder}")
             found.append({"result": name, "figures": [str(path) for path in figures]})
             continue
-        if name in OTHERS:
+        if name in EVIDENCE:
             with stoppable(directory):
-                found.append(run_other(name, directory, quick=scale == "digits", data=data, say=say))
+                EVIDENCE[name].load().run(directory / name, data=data, quick=scale == "digits", say=say)
+            figures = [str(path) for path in _redraw(name, directory)]
+            say(f"figures: {directory / name}")
+            found.append({"result": name, "status": "finished", "figures": figures})
             continue
         from discover.lab.experiments.reproduce.train import reproduce as run_result
 
@@ -158,17 +169,22 @@ def _run(
 
 
 def _redraw(name: str, directory: Path) -> list[Path]:
-    if name in OTHERS:
-        return redraw_other(name, directory)
+    from discover.lab.experiments.reproduce.evidence import EVIDENCE
     from discover.lab.report.results import write_drift, write_panel
 
+    if name in EVIDENCE:
+        return EVIDENCE[name].load().draw(directory / name) or _no_record(name, directory)
     result, _, only = name.partition("/")
     panels = sorted(path.parent for path in (directory / result).glob(f"{only or '*'}/comparison.json"))
     if not panels:
-        raise CommandError(f"there is no record of {name} in {directory}: run `discover reproduce {name}` first")
+        _no_record(name, directory)
     drift = directory / result / "drift"
     extra = write_drift(drift) if (drift / "drift.json").is_file() and not only else []
     return [*(path for panel in panels for path in write_panel(panel)), *extra]
+
+
+def _no_record(name: str, directory: Path) -> NoReturn:
+    raise CommandError(f"there is no record of {name} in {directory}: run `discover reproduce {name}` first")
 
 
 def _show(result: dict[str, Any]) -> None:

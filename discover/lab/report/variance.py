@@ -44,14 +44,6 @@ def variance_curve(run: RunRecord, field: str = "between_paper", window: int = 1
     )
 
 
-def write_variance_figure(
-    runs: Mapping[str, Mapping[str, RunRecord]], directory: Path, *, window: int = 100
-) -> list[Path]:
-    """Draws `variance`, the paper's estimate above, as drawn below: the runs by setting and optimizer."""
-    with styled():
-        return save_figure(_draw(runs, window), directory, "variance")
-
-
 def write_tracked_variance(report: Report, directory: Path) -> list[Path]:
     """Draws `variance` for those runs of a report that tracked it (`--track-variance`); nothing where none did."""
     with styled():
@@ -62,7 +54,7 @@ def write_tracked_variance(report: Report, directory: Path) -> list[Path]:
 def draw_tracked_variance(report: Report) -> Figure | None:
     """The same figure, to be put on a page; None where no run tracked its variance."""
     runs = {run.label: run for run in report.runs if _tracked_steps(run)}
-    return _draw({report.title: runs}, _window(runs)) if runs else None
+    return variance_figure({report.title: runs}, _window(runs)) if runs else None
 
 
 def _tracked_steps(run: RunRecord) -> list[int]:
@@ -76,7 +68,8 @@ def _window(runs: Mapping[str, RunRecord]) -> int:
     return min(steps) * max(1, -(-max(steps) // (20 * min(steps))))
 
 
-def _draw(runs: Mapping[str, Mapping[str, RunRecord]], window: int) -> Figure:
+def variance_figure(runs: Mapping[str, Mapping[str, RunRecord]], window: int) -> Figure:
+    """The paper's estimate above, as drawn below, as means per `window` steps: the runs by setting and optimizer."""
     import matplotlib.pyplot as plt
 
     from discover.lab.report.style import series_styles

@@ -8,7 +8,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from discover.lab.data import BadImageError, BatchPlan, Clustering, DataError, LabelNoise, LazyExamples, cluster, load
+from discover.lab.data import BadImageError, BatchPlan, Clustering, DataError, LazyExamples, cluster, load
 from discover.lab.data.sources.npz import map_npz
 from tests.lab.data import files
 
@@ -58,16 +58,6 @@ def test_a_folder_that_is_only_listed_has_the_examples_of_one_that_is_read(folde
     lazy, whole = (load("folder", folder / part, lazy=lazy, **options) for lazy in (True, False))
     assert_same(lazy, whole)
     assert_same(lazy.split_validation(0.4), whole.split_validation(0.4))
-
-
-def test_batches_read_when_they_are_asked_for_are_those_of_a_run_in_memory(folder):
-    lazy, whole = (load("folder", folder, lazy=lazy, cache=False, channels=1).train for lazy in (True, False))
-    plan = BatchPlan(lazy.labels, Clustering.classes(lazy.labels), groups=4, group_size=3, noise=LabelNoise(0.5, 3))
-    for step in (0, 7, 1_000_000):
-        indices = plan.batch(step).indices
-        images = lazy.images[indices]
-        assert images.shape == (4, 3, 5, 6, 1)
-        np.testing.assert_array_equal(images, whole.images[indices])
 
 
 def test_an_image_of_another_size_is_named_when_it_is_read(folder):

@@ -43,15 +43,6 @@ def test_the_shape_does_not_depend_on_the_ids(n, num_clusters, size, data):
     assert len(shapes) == 1
 
 
-def test_the_masked_mean_over_groups_is_the_mean_over_the_batch():
-    ids = np.array([3, 0, 3, 1, 3, 3])
-    values = np.array([1.0, 5.0, 2.0, 7.0, 3.0, 4.0])
-    groups = group_by_cluster(ids, 4, group_size=3)
-    means = (groups.mask * values[groups.indices]).sum(1) / np.maximum(groups.group_sizes, 1)
-    assert np.isclose(np.average(means, weights=groups.group_sizes), values.mean())
-    assert means[groups.cluster_ids == 1].tolist()[0] == 7.0
-
-
 def example_losses(params, inputs, targets):
     return jnp.square(jnp.tanh(inputs @ params["w"]) + params["b"] - targets)
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discover.lab.data import BatchPlan, Clustering, DataError, LabelNoise
-from discover.lab.data.batches.cluster_order import BalancedOrder
 from tests.lab.data import strategies
 
 compositions = st.sampled_from(["random", "balanced", "shuffled"])
@@ -108,32 +107,6 @@ def test_hosts_draw_disjoint_parts_that_join_to_the_whole(cluster_sizes, share, 
     parts = [plan.for_host(index, hosts).batch(step) for index in range(hosts)]
     assert all(part.indices.shape == (share, 6) for part in parts)
     assert same([np.concatenate(values) for values in zip(*parts)], plan.batch(step))
-
-
-@given(cluster_sizes=strategies.sizes, groups=strategies.groups, seed=strategies.seed, steps=st.integers(1, 400))
-@settings(max_examples=40, deadline=None)
-def test_balanced_batches_match_the_probabilities_within_the_bound(cluster_sizes, groups, seed, steps):
-    plan = make_plan(cluster_sizes, groups, 2, "balanced", seed)
-    counts = np.bincount(plan.batches(0, steps).cluster_ids.reshape(-1), minlength=plan.num_clusters)
-    shares = np.array(plan.probs) * steps * groups
-    assert np.max(np.abs(counts - shares)) <= BalancedOrder.BOUND + 1e-3
-
-
-def test_random_batches_match_the_probabilities_with_a_thousandfold_skew():
-    plan = make_plan([10_000, 1000, 100, 10], 8, 4)
-    steps = 5000
-    counts = np.bincount(plan.batches(0, steps).cluster_ids.reshape(-1), minlength=4)
-    shares = np.array(plan.probs)
-    deviation = (counts - shares * steps * 8) / np.sqrt(shares * (1 - shares) * steps * 8)
-    assert np.max(np.abs(deviation)) < 5  # five standard deviations: below 1e-5 for the four together
-
-
-def test_a_cluster_of_one_example_fills_its_groups_with_it():
-    plan = make_plan([1, 1000], 4, 32, "random", 2)
-    batch = plan.batches(0, 4000)
-    lonely = batch.indices[batch.cluster_ids == 0]
-    assert len(lonely)
-    assert np.all(lonely == plan.clustering.members(0)[0])
 
 
 def test_shuffled_batches_have_one_cluster_so_that_discover_is_momentum():

@@ -4,7 +4,6 @@ import jax
 import pytest
 
 from discover.lab.experiments.bench import table as module
-from discover.lab.experiments.bench import update
 from discover.lab.experiments.bench.candidates import HAND_WRITTEN, Candidate
 from discover.lab.experiments.bench.table import _take_turns, bench
 from discover.lab.experiments.config.config import ConfigError
@@ -110,11 +109,6 @@ def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(
     assert [row["optimizer"] for row in table["rows"]] == [REFERENCE, REFERENCE, "discover"]
     assert table["updates"] == [{"optimizer": REFERENCE}]
     assert said[-1] == "stopped: 1 of 2 updates were timed alone"
-
-
-@pytest.mark.slow
-def test_a_copy_moves_some_gigabytes_a_second():
-    assert 1e8 < update.copy_bandwidth() < 1e14
 
 
 def test_groups_must_divide_the_batch():

@@ -166,7 +166,6 @@ def test_a_comparison_killed_outright_ends_the_same(finished, tmp_path):
     [
         ({"optimizers": []}, "at least one optimizer"),
         ({"optimizers": ["momentum", "momentum"]}, "compared once"),
-        ({"optimizers": ["discovr"]}, "did you mean 'discover'"),
         ({"learning_rates": []}, "at least one learning rate"),
         ({"learning_rates": [0.1, -1.0]}, "must be above 0, got -1, 0.1"),
         ({"learning_rates": [0.1, 0.1]}, "differ from each other"),
@@ -175,10 +174,8 @@ def test_a_comparison_killed_outright_ends_the_same(finished, tmp_path):
         ({"target_accuracy": 95.0}, "did you mean 0.95"),
         ({"target_accuracy": math.nan}, "above 0 and at most 1, got nan"),
         ({"overrides": ["data.validation=0"]}, "--set data.validation=0.1"),
-        ({"overrides": ["training.seeds="]}, "at least one seed"),
         ({"overrides": ["optimizer.learning_rate=1"]}, "use --learning-rates"),
         ({"overrides": ["optimizer.name=adam"]}, "use --optimizers"),
-        ({"overrides": ["training.stepz=1"]}, "did you mean 'training.steps'"),
     ],
 )
 def test_an_impossible_comparison_is_refused_in_one_line(changes, message):
@@ -200,13 +197,6 @@ def test_another_comparison_in_the_folder_is_refused_and_names_the_difference(fi
         compare(small(target_accuracy=0.2), directory)
     with pytest.raises(FolderError, match="adam is only in the new one"):
         compare(small(optimizers=["momentum", "discover", "adam"]), directory)
-
-
-def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(FolderError, match="not empty and holds no comparison"):
-        compare(small(), tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_overwriting_deletes_only_what_a_comparison_writes(finished, tmp_path):
@@ -258,12 +248,6 @@ def test_a_signal_at_the_end_of_a_grid_stops_the_comparison_after_it(tmp_path, m
     assert error.value.exit_code == 143
     assert len(trained) == 1
     assert not list(tmp_path.rglob(".lock"))
-
-
-def test_a_path_through_a_file_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FolderError, match="cannot be written"):
-        compare(small(), tmp_path / "file" / "c")
 
 
 def members(values):

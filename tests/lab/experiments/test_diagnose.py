@@ -15,7 +15,6 @@ from discover.lab.experiments.diagnose.advice import what_to_do
 from discover.lab.experiments.diagnose.find_clusters import find_clusters
 from discover.lab.experiments.diagnose.gradient_sample import GradientSample, judgeable
 from discover.lab.experiments.diagnose.ranking import DiagnosisOptions, diagnose
-from discover.lab.experiments.diagnose.validate_advice import Validation, rank_correlation, validate
 from discover.lab.experiments.run.build import build_data
 
 OPTIONS = DiagnosisOptions(sample=300, warmup_steps=30, numbers=(10,))
@@ -166,27 +165,6 @@ def test_gradients_of_the_loss_which_contain_the_label_find_the_classes(by, tmp_
 def test_unknown_embedding_is_refused():
     with pytest.raises(ValueError, match="choose from last-layer, projected"):
         find_clusters(config(), 10, by="pixels")
-
-
-def test_rank_correlation_is_spearmans():
-    rows = [{"predicted": p, "measured": m} for p, m in [(1, 1), (2, 4), (3, 9), (4, 16)]]
-    assert rank_correlation(rows)["rank_correlation"] == pytest.approx(1.0)
-    rows = [{"predicted": p, "measured": m} for p, m in [(1, 3), (2, 2), (3, 1)]]
-    assert rank_correlation(rows)["rank_correlation"] == pytest.approx(-1.0)
-
-
-@pytest.mark.slow
-def test_validation_predicts_and_measures_the_same_setting():
-    tried = Validation(
-        groups=(2,), clusterings=("classes", "random"), label_noise=(0.0,), targets=(0.5,), batch_size=16, steps=60,
-        learning_rates=(0.1,), tuning_seeds=(0,), seeds=(1,),
-    )  # fmt: skip
-    record = validate(config(), tried, options=OPTIONS)
-    assert [row["clustering"] for row in record["rows"]] == ["classes", "random"]
-    for row in record["rows"]:
-        assert row["measured"] == pytest.approx(row["plain_steps"] / row["discover_steps"])
-        assert row["over_momentum"] == pytest.approx(row["momentum_steps"] / row["discover_steps"])
-    assert record["rows"][0]["predicted"] > record["rows"][1]["predicted"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from discover.lab.report import RecordsError, load_report, load_run
 from discover.lab.report.load import RunRecord, mean_std
@@ -39,15 +37,6 @@ def test_the_validation_curve_is_preferred_to_the_test_curve():
     ]
     assert record(lines).eval_curve() == ("validation", record(lines).curve("accuracy", "eval", "validation"))
     assert record(lines[:1]).eval_curve()[0] == "test"
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))
-def test_mean_and_deviation_agree_with_the_standard_library(values):
-    import statistics
-
-    mean, std = mean_std(values)
-    assert mean == pytest.approx(statistics.fmean(values), rel=1e-9, abs=1e-9)
-    assert std == pytest.approx(statistics.stdev(values), rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("values", [[], [0.5, None], [0.5, math.nan], [math.inf]])

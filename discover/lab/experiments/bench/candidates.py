@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.experiments.run.programs import build_programs
 from discover.lab.training.programs import Members, Programs
 from discover.lab.training.step import StepBatch, draw_batches
-from discover.registry import REFERENCE
 
 HAND_WRITTEN = "optax loop"
 LONGEST_DISPATCH = 20  # steps
@@ -40,17 +39,6 @@ class Candidate:
     state_bytes: int
     peak_bytes: int | None
     seconds: list[float] = field(default_factory=list)  # per step, one entry a repeat
-
-
-def prepare_candidates(config_for: Callable[[str], Config], wanted: Sequence[tuple[str, int]]) -> list[Candidate]:
-    """(optimizer, number of groups) pairs, compiled: for those who time them their own way."""
-    base = config_for(REFERENCE)
-    batch = base.batches.groups * base.batches.group_size
-    dataset = random_images(base, 10)
-    steps = min(base.training.steps_per_dispatch, LONGEST_DISPATCH)
-    return [
-        prepare_candidate(adjusted(config_for(name), batch, groups, None), dataset, steps) for name, groups in wanted
-    ]
 
 
 def adjusted(config: Config, batch: int, groups: int, clusters: int | None) -> Config:

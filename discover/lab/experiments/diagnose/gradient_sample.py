@@ -1,4 +1,4 @@
-"""What `diagnose`, `find_clusters` and `validate_advice` share: a network, a sample, gradients of it, a warm-up.
+"""What `diagnose` and `find_clusters` share: a network, a sample, gradients of it, a warm-up.
 
 Examples are read from the host a piece at a time: of a data set whose images are read when they are asked for
 (`build_data(config, lazy=True)`), neither the host's memory nor the device's ever holds more than one piece.

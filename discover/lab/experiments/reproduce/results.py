@@ -1,4 +1,6 @@
-"""Each of our results as data: optimizers, settings, seeds, learning rates. Those from h on are in `rows`.
+"""Each of our results as data: optimizers, settings, seeds, learning rates.
+
+Those from h on are in `rows`, result i is beside its optimizers in `benchmarks`.
 
 Rows that several results have in common are trained once.
 
@@ -17,12 +19,12 @@ from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import COMPARED
 from discover.lab.experiments.presets.paper import PAPERS
 from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.experiments.reproduce.evidence import in_checkout
 from discover.lab.experiments.reproduce.find_data import find_data
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row, so_many
 from discover.lab.experiments.reproduce.rows.long_runs import long_runs
 from discover.lab.experiments.reproduce.rows.muon import before_muon
 from discover.lab.experiments.reproduce.rows.real_clusters import real_clusters
-from discover.lab.experiments.reproduce.rows.tournament import tournament
 from discover.lab.experiments.reproduce.scales import SCALES
 from discover.registry import choose
 
@@ -246,7 +248,11 @@ def _results_g(make: Maker) -> list[Panel]:
     ]
 
 
+def _results_i(make: Maker) -> list[Panel]:
+    return in_checkout("results-i", "alternatives.tournament").tournament(make)
+
+
 _OURS = (_results_a, _results_b, _results_c, _results_d, _results_e, _results_f, _results_g)
 _BUILDERS: Mapping[str, Callable[[Maker], list[Panel]]] = dict(
-    zip(RESULTS, (*_OURS, before_muon, tournament, real_clusters, long_runs), strict=True)
+    zip(RESULTS, (*_OURS, before_muon, _results_i, real_clusters, long_runs), strict=True)
 )

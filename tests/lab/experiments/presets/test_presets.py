@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +13,7 @@ import pytest
 from discover import Clusters, discover, map_to_family, paper_discover, paper_discover_qhm
 from discover.lab.experiments.presets.paper import CIFAR_RATES, IMAGENET_RATES, PaperPair
 from discover.lab.experiments.presets.presets import PRESETS, get_preset
-from discover.registry import OPTIMIZERS, UnknownName
+from discover.registry import OPTIMIZERS
 
 # The paper's appendix, "The exact hyperparameters selected …", as printed. μ of each setting; γ is QHM's ν.
 CLEAN, LOW, HIGH = "classes", "classes-noise02", "classes-noise08"
@@ -115,36 +113,6 @@ def test_imagenet_training_is_the_papers():
     assert get_preset("imagenet-augment").learning_rates == IMAGENET_RATES == (0.03, 0.1, 0.3)
 
 
-@pytest.mark.parametrize(
-    ("name", "noise", "by", "number"),
-    [
-        ("cifar10-classes", 0.0, "classes", 10),
-        ("cifar10-classes-noise02", 0.2, "classes", 10),
-        ("cifar10-classes-noise08", 0.8, "classes", 10),
-        ("cifar10-augment", 0.0, "augmentations", 10),
-        ("cifar10-augment-noise08", 0.8, "augmentations", 10),
-        ("cifar10-random", 0.0, "random", 10),
-        ("imagenet-augment", 0.0, "augmentations", 10),
-        ("imagenet-augment-noise08", 0.8, "augmentations", 10),
-    ],
-)
-def test_noise_and_clusters_of_each_setting(name, noise, by, number):
-    config = get_preset(name).config
-    assert (config.data.label_noise, config.clusters.by) == (noise, by)
-    assert config.clusters.number == number or by == "augmentations"
-
-
-def test_reported_results_are_the_papers():
-    assert get_preset("cifar10-classes").reported == {
-        "momentum": 95.3, "discover": 94.2, "qhm": 95.1, "discover_qhm": 95.4, "igt": 95.3, "discover_igt": 94.2,
-    }  # fmt: skip
-    assert get_preset("cifar10-classes-noise08").reported == {"discover": 85.9, "adam": 19.8}
-    assert get_preset("cifar10-augment").reported == {"discover": 93.6}
-    assert get_preset("cifar10-random").reported == {"discover": 91.09}
-    # The paper's 76% on ImageNet is for plain augmentation, so no preset here may claim it.
-    assert get_preset("imagenet-augment").reported == {}
-
-
 def test_ours_take_the_papers_pair_through_the_mapping():
     found = get_preset("cifar10-classes").hyperparameters("discover")
     beta, nu, learning_rate = map_to_family(0.01, 0.095, 0.1, num_groups=8, num_clusters=10)
@@ -181,20 +149,6 @@ def test_the_mapped_pair_walks_the_printed_path_when_no_cluster_comes_twice(pair
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
-def test_a_pair_outside_the_family_is_refused_with_a_reason():
-    with pytest.raises(ValueError, match="outside"):
-        PaperPair(0.1, 0.1, 0.01, 128, 3).mapped()
-
-
-def test_every_preset_gives_a_valid_configuration_for_every_optimizer():
-    for preset in PRESETS.values():
-        assert set(preset.compare) <= set(preset.optimizers)
-        for optimizer in preset.optimizers:
-            config = preset.config_for(optimizer).check()
-            assert config.name == preset.name
-            assert config.optimizer.name == optimizer
-
-
 def test_small_twins_differ_in_size_only():
     for name, preset in PRESETS.items():
         if not name.endswith("-small"):
@@ -208,20 +162,10 @@ def test_small_twins_differ_in_size_only():
         }  # fmt: skip
 
 
-def test_an_unknown_preset_or_optimizer_names_the_nearest():
-    with pytest.raises(UnknownName, match="did you mean 'digits'"):
-        get_preset("digit")
-    with pytest.raises(UnknownName, match="did you mean 'momentum'"):
-        get_preset("digits").config_for("momentun")
-
-
 def test_every_optimizer_of_the_table_can_be_trained_in_every_preset():
     for preset in PRESETS.values():
+        assert set(preset.compare) <= set(preset.optimizers) <= set(OPTIMIZERS)
         for name in OPTIMIZERS:
-            assert preset.config_for(name).check().optimizer.name == name
+            config = preset.config_for(name).check()
+            assert (config.name, config.optimizer.name) == (preset.name, name)
     assert get_preset("digits").hyperparameters("paper_discover") == {"learning_rate": 0.1, "alpha": 0.1}
-
-
-def test_listing_presets_does_not_load_jax():
-    code = "import sys; import discover.lab.experiments.presets.presets; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from discover.lab.cli.reproduce_others import OTHERS
-from discover.lab.experiments.reproduce import results
+from discover.lab.experiments.reproduce import evidence, results
+from discover.lab.experiments.reproduce.evidence import EVIDENCE
 from discover.lab.experiments.reproduce.results import RESULTS, get_result
-from discover.lab.experiments.reproduce.rows import tournament
 from tests.lab.experiments.reproduce.test_reproduce import TINY, first_panel
 
 
@@ -24,20 +23,21 @@ def command(*words, expect=0):
 def test_the_list_names_every_result_and_what_it_trains(capsys):
     command("--list", "--json", "-")
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == [*RESULTS, *OTHERS]
+    assert [row["name"] for row in rows] == [*RESULTS, *EVIDENCE]
     assert all(part["trainings"] > 0 for row in rows for part in row["panels"])
 
 
-def test_without_the_repository_the_tournament_is_listed_with_the_reason(capsys, monkeypatch):
-    monkeypatch.setattr(tournament, "find_spec", lambda name: None)
+def test_what_needs_the_repository_is_listed_with_the_reason_where_it_is_not_there(capsys, monkeypatch):
+    monkeypatch.setattr(evidence, "find_spec", lambda name: None)
     command("--list", "--json", "-")
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["results-i"]["panels"] is None
     assert rows["results-h"]["panels"]
-    command("results-i", expect=2)
-    error = capsys.readouterr().err
-    assert "results-i needs a checkout of the repository" in error
-    assert error.count("\n") == 1
+    for name in ("results-i", *EVIDENCE):
+        assert rows[name]["panels"] is None
+        command(name, expect=2)
+        error = capsys.readouterr().err
+        assert f"{name} needs a checkout of the repository" in error
+        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_command_trains_draws_and_stops_in_time(tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*RESULTS, *OTHERS])
+@pytest.mark.parametrize("name", [*RESULTS, *EVIDENCE])
 def test_every_result_runs_end_to_end_at_the_scale_of_a_rehearsal(name, tmp_path):
     before = ("results-g",) if name == "gains" else ()  # which are of what is trained
     command(*before, name, "--scale", "digits", "--out", str(tmp_path))

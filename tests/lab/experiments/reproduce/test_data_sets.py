@@ -100,9 +100,10 @@ def test_text_is_reported_in_nats(text):
     assert table.labels[table.best] == best["label"]
 
 
-def test_each_panel_names_its_own_data(trained):
+def test_each_panel_names_its_own_data_and_no_path(trained):
     names = {name: record["facts"]["data"] for name, record in trained[0].items()}
     assert names == {"text": "bible16", "one-group": "digits"}
+    assert trained[0]["text"]["config"]["data"]["path"] is None  # nobody else's folder
 
 
 def test_a_page_has_the_loss_of_a_record_that_is_judged_by_it(text, tmp_path, monkeypatch):

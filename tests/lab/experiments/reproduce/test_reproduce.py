@@ -16,8 +16,6 @@ import pytest
 
 from discover.lab.experiments.compare.comparison import describe_batches
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.presets.paper import PAPERS
-from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.reproduce import units as module
 from discover.lab.experiments.reproduce.results import RESULTS, SCALES, get_result
 from discover.lab.experiments.reproduce.train import _tune, _tune_further, reproduce
@@ -69,35 +67,6 @@ def test_every_row_can_be_trained_and_has_the_budget_of_its_neighbours(name, sca
             assert 0 < config.data.validation < 1, "learning rates are chosen on a validation split"
             assert len({r.config.batches.groups * r.config.batches.group_size for r in part.rows}) == 1
             assert len({(r.config.training.epochs, r.config.training.steps) for r in part.rows}) == 1
-
-
-def test_f_has_the_papers_values_as_printed_and_as_mapped():
-    rows = {row.label: row.config.optimizer for row in panel("results-f", "eight-groups").rows}
-    paper = get_preset("cifar10-classes")
-    for name in PAPERS:
-        for label in (f"paper_{name}", f"{name}-mapped"):
-            for key, value in paper.hyperparameters(label.removesuffix("-mapped")).items():
-                if key != "learning_rate":
-                    assert rows[label].get(key) == value
-    one = {row.label: row.config.optimizer for row in panel("results-f", "one-group").rows}
-    assert one["discover-one group"].get("beta") == 1 - one["paper_discover-one group"].get("alpha")
-    assert one["discover-one group"].get("nu") == 0
-
-
-def test_g_shares_its_adam_with_a_and_d():
-    part = panel("results-g", "before-adam")
-
-    def units(rows):
-        return {
-            unit_name(unit_config(row, rate, seed)): (row.config.optimizer.name, row.config.batches.groups)
-            for row in rows
-            for rate in row.learning_rates
-            for seed in part.seeds
-        }
-
-    known = units([*panel("results-a", "clean").rows, *panel("results-d", "purity").rows])
-    new = {what for name, what in units(part.rows).items() if name not in known}
-    assert new == {("discover_adam", 2), ("discover_adam", 8)}
 
 
 def test_overrides_reach_those_they_concern_and_impossible_ones_are_refused():
@@ -303,33 +272,6 @@ def test_the_figure_of_a_grid_is_the_same_bytes_for_the_same_records(grid):
     first = [path.read_bytes() for path in write_panel(directory)]
     assert [path.read_bytes() for path in write_panel(directory)] == first
     assert all(first)
-
-
-@pytest.mark.slow
-def test_pictures_in_class_folders_stand_for_cifar_and_are_named_in_the_record(tmp_path, monkeypatch):
-    import numpy as np
-    from PIL import Image
-
-    monkeypatch.setenv("DISCOVER_CACHE", str(tmp_path / "cache"))
-    rng = np.random.default_rng(0)
-    for part, count in (("train", 4), ("test", 1)):
-        for label in range(10):
-            folder = tmp_path / "pictures" / part / f"class{label}"
-            folder.mkdir(parents=True)
-            for i in range(count):
-                pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{i}.jpg")
-    overrides = [f"data.path={tmp_path / 'pictures'}", "data.validation=0.25", "model.dropout=none", *TINY]
-    result = get_result("results-e", "small", overrides=overrides, seeds=[0])
-    part = dataclasses.replace(result.panels[0], rows=result.panels[0].rows[:1])
-    found = run(dataclasses.replace(result, panels=(part,)), tmp_path / "out")["panels"]["nu-beta"]
-    assert found["facts"]["data"] == "CIFAR-10 (JPEG)"
-    assert found["config"]["data"]["path"] is None  # nobody else's folder
-    assert "CIFAR-10 (JPEG)" in write_svg(tmp_path / "out" / "results-e" / "nu-beta")
-
-
-def write_svg(directory):
-    return next(path for path in write_panel(directory) if path.suffix == ".svg").read_text()
 
 
 @pytest.mark.slow

@@ -33,11 +33,6 @@ def test_a_signal_stops_after_the_dispatch_with_a_checkpoint_and_resuming_ends_t
     assert_same_run(tmp_path / "run", finished_run[1])
 
 
-def test_resuming_where_nothing_is_starts_anew(finished_run, tmp_path):
-    go(tmp_path / "run", resume=True)
-    assert_same_run(tmp_path / "run", finished_run[1])
-
-
 def test_a_damaged_newest_checkpoint_falls_back_and_ends_the_same(finished_run, tmp_path):
     interrupted(tmp_path / "run")
     newest = max((tmp_path / "run/checkpoints/part-0").iterdir(), key=lambda p: int(p.name))

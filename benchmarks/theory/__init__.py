@@ -2,12 +2,12 @@
 
 - `bounds`: the constants and the bound of Theorem 1 (NumPy only).
 - `problems`: clustered quadratic and logistic problems with a known optimum and chosen variances.
-
-The simulation that puts them together is `discover.lab.experiments.reproduce.simulate`.
+- `simulate`: the optimizers on such problems, many seeds in one compiled program.
+- `evidence`: every simulation behind `docs/theory.md`, with its figures: `python -m discover reproduce theory`.
 """
 
-from discover.lab.theory.bounds import Constants, Theorem1, direct_step_size_limit, step_size_limit, theorem_1
-from discover.lab.theory.problems import Problem, constants, make_problem
+from benchmarks.theory.bounds import Constants, Theorem1, direct_step_size_limit, step_size_limit, theorem_1
+from benchmarks.theory.problems import Problem, constants, make_problem
 
 __all__ = [
     "Constants",

@@ -14,8 +14,6 @@ from discover.lab.diagnostics.variance import Estimate
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions, GradientSample, judgeable, shares
 
-__all__ = ["Outlook"]
-
 COMPOSED = 400
 """Batches that are composed where clusters are not drawn independently."""
 

@@ -16,15 +16,13 @@ import jax
 import numpy as np
 from scipy.stats import rankdata
 
+from benchmarks.diagnosis.outlook import Outlook
+from benchmarks.diagnosis.steps_to_target import Race, Steps
 from discover.lab.data import Clustering, Dataset
 from discover.lab.diagnostics.advisor import recommend
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions
-from discover.lab.experiments.diagnose.outlook import Outlook
-from discover.lab.experiments.diagnose.steps_to_target import Race, Steps
 from discover.lab.experiments.run.build import build_clustering, build_data
-
-__all__ = ["Validation", "rank_correlation", "validate"]
 
 _COLUMN = "clusters of the validation"
 

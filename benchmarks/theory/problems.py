@@ -25,8 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.theory.bounds import Constants
 from discover import Clusters
-from discover.lab.theory.bounds import Constants
 
 
 class Problem(NamedTuple):

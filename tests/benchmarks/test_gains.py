@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from discover.lab.cli.reproduce_others import redraw_other
-from discover.lab.experiments.diagnose import against_results
-from discover.lab.experiments.diagnose.against_results import gains
+from benchmarks.diagnosis import gains as module
+from benchmarks.diagnosis.gains import gains
 from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions
 from discover.lab.experiments.reproduce.results import get_result
 from discover.lab.experiments.reproduce.train import reproduce
 from discover.lab.records import read_json
 
-RECORDS = Path(__file__).parents[3] / "docs" / "results"
+RECORDS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def place(folder, result, panel):
@@ -34,7 +33,7 @@ def expected(monkeypatch):
             if key not in known:
                 yield key, {"predicted": 4 / config.batches.groups}
 
-    monkeypatch.setattr(against_results, "_expected", expect)
+    monkeypatch.setattr(module, "_expected", expect)
 
 
 def test_each_is_compared_with_its_own_baseline_in_the_same_setting_also_of_another_result(tmp_path, expected):
@@ -61,7 +60,7 @@ def test_each_is_compared_with_its_own_baseline_in_the_same_setting_also_of_anot
     assert muon["rank_correlation"] == pytest.approx(1.0)  # in the order of the groups
     assert (muon["pairs_in_order"], muon["pairs"]) == (6, 6)
     assert plain["pairs_in_order"] < plain["pairs"] == 6
-    assert {path.suffix for path in redraw_other("gains", tmp_path)} == {".png", ".svg"}
+    assert {path.suffix for path in module.draw(tmp_path / "gains")} == {".png", ".svg"}
 
 
 def test_a_record_of_printed_means_counts_without_an_interval(tmp_path, expected):
@@ -76,7 +75,7 @@ def test_a_record_of_printed_means_counts_without_an_interval(tmp_path, expected
 
 def test_of_text_the_gain_is_a_ratio_of_likelihoods():
     ours, plain = ({"measure": "loss", "test_loss": {"mean": loss, "values": [loss, loss]}} for loss in (1.5, 1.7))
-    assert against_results._measured(ours, plain)["measured"] == pytest.approx(math.exp(0.2))
+    assert module._measured(ours, plain)["measured"] == pytest.approx(math.exp(0.2))
 
 
 def test_what_is_expected_is_measured_once(tmp_path, monkeypatch):
@@ -90,5 +89,5 @@ def test_what_is_expected_is_measured_once(tmp_path, monkeypatch):
     (row,) = gains(tmp_path, scale="digits", options=options)["rows"]
     assert (row["data"], row["clusters"], row["groups"], row["model"]) == ("digits", "classes", 1, "logistic")
     assert row["predicted"] > 1.2  # one class a batch
-    monkeypatch.setattr(against_results, "Outlook", None)  # would measure
+    monkeypatch.setattr(module, "Outlook", None)  # would measure
     assert gains(tmp_path, scale="digits", options=options)["rows"] == [row]

@@ -1,7 +1,4 @@
-"""Every simulation behind `docs/theory.md`, in one function that writes one JSON file.
-
-The figures are drawn from that file by `discover.lab.report.theory`, so they can be redrawn without rerunning.
-"""
+"""`python -m discover reproduce theory`: every simulation behind `docs/theory.md`, and its figures."""
 
 from __future__ import annotations
 
@@ -15,16 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import theory
+from benchmarks.theory.figures import write_theory_figures
+from benchmarks.theory.simulate import make_settings, optimizer_for, random_problems, simulate, starting_points
 from discover import Clusters
-from discover.lab import theory
 from discover.lab.experiments.folder import Folder
-from discover.lab.experiments.reproduce.simulate import (
-    make_settings,
-    optimizer_for,
-    random_problems,
-    simulate,
-    starting_points,
-)
 from discover.lab.records import write_text
 
 OPTIMIZERS = ("sgd", "momentum", "discover", "multi_momentum", "paper_discover")
@@ -35,20 +27,20 @@ BETWEEN = 100.0
 BOUND_SEEDS = 64
 
 
-def reproduce_theory(
-    out_dir: str | Path,
-    *,
-    quick: bool = False,
-    say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """Reruns the simulations of `docs/theory.md` and writes `theory.json` into `out_dir`."""
-    with Folder(out_dir).claim() as folder:
-        record = _simulate(quick, say)
+def run(out: Path, *, data: str | None = None, quick: bool = False, say: Callable[[str], None] = print) -> None:
+    """Reruns the simulations and writes `theory.json` into `out`; it needs no `data`."""
+    del data
+    with Folder(out).claim() as folder:
+        record = simulate_all(quick, say)
         write_text(folder.path / "theory.json", json.dumps(record, indent=1) + "\n")
-    return record
 
 
-def _simulate(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def draw(out: Path) -> list[Path]:
+    """The figures of the record in `out`; none where there is none."""
+    return write_theory_figures(out / "theory.json", out) if (out / "theory.json").is_file() else []
+
+
+def simulate_all(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     sizes = {"steps": 300, "seeds": 8} if quick else {"steps": 3000, "seeds": 200}
     began = time.perf_counter()
     record: dict[str, Any] = {

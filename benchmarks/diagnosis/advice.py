@@ -1,4 +1,4 @@
-"""`discover reproduce advice`: is the expected gain of `discover diagnose` the gain that training shows?
+"""`python -m discover reproduce advice`: is the expected gain of `discover diagnose` the gain that training shows?
 
 Digits always, CIFAR-10 where its files are. A record is written after every setting, and a second call goes on from it.
 """
@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.diagnosis.figures import write_validation_figure
+from benchmarks.diagnosis.validate import Validation, validate
 from discover.lab.data import Dataset, Split, load
-from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.validate_advice import Validation, validate
+from discover.lab.experiments.config.config import Config, DataConfig
 from discover.lab.experiments.folder import Folder
 from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.experiments.reproduce.find_data import find_data
 from discover.lab.experiments.run.build import build_data
-from discover.lab.records import finite, write_text
+from discover.lab.records import finite, read_json, write_text
 
 DIGITS = Validation()
 """How the advice was checked on the embedded digits."""
@@ -44,38 +46,37 @@ _QUICK: dict[str, Any] = {
 }
 
 
-def reproduce_advice(
-    out_dir: str | Path,
-    data: str | None = None,
-    *,
-    quick: bool = False,
-    say: Callable[[str], None] = lambda line: None,
-) -> dict[str, dict[str, Any]]:
+def run(out: Path, *, data: str | None = None, quick: bool = False, say: Callable[[str], None] = print) -> None:
     """Validates the advice on digits, and on small CIFAR-10 images where `data` says where CIFAR-10 is."""
     config = get_preset("digits").config
     jobs: dict[str, tuple[Config, Validation, Dataset]] = {"digits": (config, DIGITS, build_data(config))}
     if data is not None:
         model = {"model.name": "cnn", "model.depth": 3, "model.width": 8}
-        images = small_images(load("cifar10", data), 6000).split_validation(1 / 12)
+        images = small_images(load("cifar10", find_data(DataConfig("cifar10"), data)), 6000).split_validation(1 / 12)
         jobs["cifar10"] = (Config(name="cifar10").with_values(model), SMALL_CIFAR, images)
-    records = {}
-    with Folder(out_dir).claim() as folder:
+    with Folder(out).claim() as folder:
         for name, (own, tried, dataset) in jobs.items():
             if quick:
                 tried = replace(tried, **_QUICK, targets=(tried.targets[0],))
             path = folder.path / f"validation-{name}.json"
             done = _earlier(path, tried, dataset)
-            records[name] = validate(
+            validate(
                 own, tried, dataset=dataset, rows=done, say=lambda line, name=name: say(f"{name}: {line}"),
                 save=lambda record, path=path: write_text(path, json.dumps(finite(record), indent=1) + "\n"),
             )  # fmt: skip
-    return records
 
 
-def small_images(dataset: Dataset, number: int, seed: int = 0) -> Dataset:
+def draw(out: Path) -> list[Path]:
+    """The figure of the records in `out`; none where there is none."""
+    found = [read_json(path) for name in ("digits", "cifar10") if (path := out / f"validation-{name}.json").is_file()]
+    records = {record["data"]: record for record in found if len(record["rows"]) > 1}
+    return write_validation_figure(records, out) if records else []
+
+
+def small_images(dataset: Dataset, number: int) -> Dataset:
     """Some of a data set's training images, averaged down to half their height and width; without test images."""
     train = dataset.train
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(train))[:number])
+    chosen = np.sort(np.random.default_rng(0).permutation(len(train))[:number])
     images = train.images[chosen]
     count, height, width, channels = images.shape
     halves = images.reshape(count, height // 2, 2, width // 2, 2, channels)

@@ -1,7 +1,6 @@
 """The optimizers on problems whose optimum is known: what Theorem 1 says, and what happens.
 
-`simulate` runs many seeds (and many problems at once) in one compiled program. `reproduce_theory` reruns every
-simulation of `docs/theory.md` and writes what the figures are drawn from.
+`simulate` runs many seeds (and many problems at once) in one compiled program.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks import theory
 from discover import Clusters, discover, momentum, paper_discover, sgd
-from discover.lab import theory
 from discover.registry import choose
-
-__all__ = ["Setting", "make_settings", "optimizer_for", "random_problems", "simulate", "starting_points"]
 
 MakeOptimizer = Callable[[Any], optax.GradientTransformationExtraArgs]
 

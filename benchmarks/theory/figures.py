@@ -1,4 +1,4 @@
-"""The figures of `docs/theory.md`, from the `theory.json` that `reproduce_theory` wrote."""
+"""The figures of `docs/theory.md`, from the `theory.json` that `evidence` wrote."""
 
 from __future__ import annotations
 

@@ -1,17 +1,15 @@
 """Result i: what people would use instead, each with the same tuning on the same class-pure batches.
 
-The optimizers that are not in the library's table are reference versions in `benchmarks/alternatives`, so that this
-result is trained in a checkout of the repository, by `python -m discover`.
+The optimizers that are not in the library's table are the reference versions beside this file. `python -m discover
+reproduce results-i` trains it in a checkout of the repository.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
-from discover.lab.experiments.config.config import ConfigError
 from discover.lab.experiments.presets.digits import DISCOVER_ADAM
 from discover.lab.experiments.presets.preset import Hyperparameters
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Rates, Row
@@ -40,7 +38,7 @@ class Contender:
     """An optimizer with its usual hyperparameters, and the one other number that matters to it."""
 
     label: str
-    optimizer: str  # in the library's table, or `file:function` in `benchmarks/alternatives`
+    optimizer: str  # in the library's table, or `file:function` of this folder
     rates: Rates  # by panel
     usual: Hyperparameters
     other: str  # the name of that number
@@ -106,13 +104,7 @@ CONTENDERS: Sequence[Contender] = (
 
 
 def tournament(make: Maker) -> list[Panel]:
-    """The panels of result i.
-
-    Raises:
-        ConfigError: the reference versions are not there.
-    """
-    if find_spec("benchmarks") is None:
-        raise ConfigError("results-i needs a checkout of the repository: run `python -m discover reproduce` in it")
+    """The panels of result i."""
     seeds = tuple(FIRST_SEED + seed for seed in range(len(make.scale.seeds)))
     return [
         make.panel(

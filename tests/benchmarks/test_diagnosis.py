@@ -5,44 +5,25 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.diagnosis import advice, variance
+from benchmarks.diagnosis.steps_to_target import Race, until_target
+from benchmarks.diagnosis.validate import rank_correlation
 from discover.lab.data import Dataset, Split
 from discover.lab.experiments.config.config import Config
-from discover.lab.experiments.diagnose.steps_to_target import Race, until_target
-from discover.lab.experiments.reproduce import advice as reproduce_advice
-from discover.lab.experiments.reproduce import variance as reproduce_variance
-from discover.lab.report import load_run
-from discover.lab.report.validation import write_validation_figure
-from discover.lab.report.variance import write_variance_figure
 
 
 @pytest.mark.slow
 def test_variance_is_reproduced_and_what_is_trained_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce_variance, "OPTIMIZERS", ("momentum",))
-    monkeypatch.setattr(reproduce_variance, "SETTINGS", {"clean": 0.0})
+    monkeypatch.setattr(variance, "OPTIMIZERS", ("momentum",))
+    monkeypatch.setattr(variance, "SETTINGS", {"clean": variance.SETTINGS["clean"]})
     said = []
-    runs = reproduce_variance.reproduce_variance(tmp_path, quick=True, say=said.append)
-    assert [list(members) for members in runs.values()] == [["momentum"]]
+    assert variance.draw(tmp_path) == []
+    variance.run(tmp_path, quick=True, say=said.append)
     assert len(said) == 1
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/metrics.jsonl")}
-    again = reproduce_variance.reproduce_variance(tmp_path, quick=True)
+    variance.run(tmp_path, quick=True)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/metrics.jsonl")} == before
-    loaded = {setting: {name: load_run(path, name) for name, path in own.items()} for setting, own in again.items()}
-    assert len(write_variance_figure(loaded, tmp_path, window=20)) == 2
-
-
-def test_variance_settings_are_valid_and_differ_in_optimizer_and_noise_only():
-    made = [
-        reproduce_variance.variance_config(name, noise).check()
-        for name in ("sgd", "momentum", "discover")
-        for noise in (0.0, 0.8)
-    ]
-    same = {
-        config.with_values(
-            {"optimizer.name": "sgd", "optimizer.beta": None, "optimizer.nu": None, "data.label_noise": 0.0}
-        ).to_json()
-        for config in made
-    }
-    assert len(same) == 1
+    assert len(variance.draw(tmp_path)) == 2
 
 
 def images(number=240):
@@ -55,7 +36,7 @@ def images(number=240):
 
 
 def test_small_images_are_means_of_four_pixels():
-    small = reproduce_advice.small_images(images(), 100)
+    small = advice.small_images(images(), 100)
     assert small.train.images.shape == (100, 4, 4, 1)
     chosen = np.sort(np.random.default_rng(0).permutation(240)[:100])
     first = images().train.images[chosen[0]].astype(float)
@@ -104,11 +85,18 @@ def test_a_race_chooses_the_quickest_rate_on_its_tuning_seeds_and_counts_on_the_
 
 @pytest.mark.slow
 def test_advice_is_validated_and_a_second_call_measures_nothing_again(tmp_path, monkeypatch):
-    records = reproduce_advice.reproduce_advice(tmp_path, quick=True)
-    assert [row["clustering"] for row in records["digits"]["rows"]] == ["classes", "kmeans", "random"]
-    assert len(records["digits"]["shuffled"]) == 1
-    assert json.loads((tmp_path / "validation-digits.json").read_text())["rows"] == records["digits"]["rows"]
-    assert len(write_validation_figure({"Digits": records["digits"]}, tmp_path)) == 2
-    monkeypatch.setattr("discover.lab.experiments.diagnose.validate_advice._Look", None)  # would measure
-    again = reproduce_advice.reproduce_advice(tmp_path, quick=True)
-    assert again["digits"]["rows"] == records["digits"]["rows"]
+    advice.run(tmp_path, quick=True)
+    record = json.loads((tmp_path / "validation-digits.json").read_text())
+    assert [row["clustering"] for row in record["rows"]] == ["classes", "kmeans", "random"]
+    assert len(record["shuffled"]) == 1
+    assert len(advice.draw(tmp_path)) == 2
+    monkeypatch.setattr("benchmarks.diagnosis.validate._Look", None)  # would measure
+    advice.run(tmp_path, quick=True)
+    assert json.loads((tmp_path / "validation-digits.json").read_text())["rows"] == record["rows"]
+
+
+def test_rank_correlation_is_spearmans():
+    rows = [{"predicted": p, "measured": m} for p, m in [(1, 1), (2, 4), (3, 9), (4, 16)]]
+    assert rank_correlation(rows)["rank_correlation"] == pytest.approx(1.0)
+    rows = [{"predicted": p, "measured": m} for p, m in [(1, 3), (2, 2), (3, 1)]]
+    assert rank_correlation(rows)["rank_correlation"] == pytest.approx(-1.0)

@@ -53,20 +53,6 @@ class Constants:
     between_cluster_variance: ArrayLike
     min_prob: ArrayLike
 
-    def __post_init__(self) -> None:
-        nu, delta = _array(self.strong_convexity), _array(self.smoothness)
-        if np.any(nu <= 0):
-            raise ValueError(f"strong_convexity must be positive, got {np.min(nu)}")
-        if np.any(delta < nu):
-            raise ValueError(f"smoothness must be at least strong_convexity, got {np.min(delta - nu)} less")
-        for name in ("in_cluster_variance", "between_cluster_variance"):
-            value = _array(getattr(self, name))
-            if np.any(value < 0):
-                raise ValueError(f"{name} must not be negative, got {np.min(value)}")
-        p_min = _array(self.min_prob)
-        if np.any(p_min <= 0) or np.any(p_min > 1):
-            raise ValueError(f"min_prob must lie in (0, 1], got {np.min(p_min)} to {np.max(p_min)}")
-
     @property
     def sigma_in(self) -> Array:
         """$σ_{in}² = Σ p_n σ_n²$ with $σ_n² = 2E‖g(x, θ^*) − g_n(θ^*)‖²$: twice the in-cluster variance."""

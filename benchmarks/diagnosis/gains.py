@@ -1,4 +1,4 @@
-"""`discover reproduce gains`: the gain that `diagnose` expects, against the one that our results show.
+"""`python -m discover reproduce gains`: the gain that `diagnose` expects, against the one that our results show.
 
 A setting is a way to draw batches of a data set for a network. Wherever the records of a folder have an optimizer with
 clusters and its own baseline in the same setting, the two are compared. The *measured gain* is the ratio of their odds
@@ -18,13 +18,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.diagnosis.figures import write_gains_figure
+from benchmarks.diagnosis.outlook import Outlook
+from benchmarks.diagnosis.validate import rank_correlation
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.diagnose.gradient_sample import DiagnosisOptions
-from discover.lab.experiments.diagnose.outlook import Outlook
-from discover.lab.experiments.diagnose.validate_advice import rank_correlation
 from discover.lab.experiments.reproduce.results import get_result
 from discover.lab.experiments.run.build import build_clustering, build_data
-from discover.lab.records import finite, read_json, write_json
+from discover.lab.records import RecordsError, read_json, write_json
 from discover.registry import OPTIMIZERS
 
 FAMILIES: Mapping[str, str] = {
@@ -34,6 +35,19 @@ FAMILIES: Mapping[str, str] = {
 OTHERS = ("results-e", "results-f")
 """Results that try several values of β and ν, or the printed equations."""
 GAINS = "gains.json"
+
+
+def run(out: Path, *, data: str | None = None, quick: bool = False, say: Callable[[str], None] = print) -> None:
+    """Compares both gains in every setting of the results beside `out`."""
+    if not gains(out.parent, data=data, scale="digits" if quick else "small", say=say)["rows"]:
+        told = f"no result in {out.parent} has an optimizer with clusters beside its baseline"
+        raise RecordsError(f"{told}: run `discover reproduce results-d`, for instance, first")
+
+
+def draw(out: Path) -> list[Path]:
+    """The figure of the record in `out`; none where there is none."""
+    record = read_json(out / GAINS) if (out / GAINS).is_file() else {}
+    return write_gains_figure(record, out) if record.get("rows") else []
 
 
 def gains(
@@ -56,7 +70,7 @@ def gains(
     record: dict[str, Any] = {**facts, "rows": [], "expected": known}
     for key, expectation in _expected(trained, known, options):
         record["expected"][key] = expectation
-        write_json(path, finite(record))
+        write_json(path, record)
     for key, (config, rows) in trained.items():
         for ours, plain in FAMILIES.items():
             if rows.get(ours) and rows.get(plain):
@@ -73,7 +87,7 @@ def gains(
         for name in FAMILIES
         if (own := [row for row in record["rows"] if row["optimizer"] == name])
     }
-    write_json(path, finite(record))
+    write_json(path, record)
     return record
 
 
