@@ -42,7 +42,7 @@ TORCH := build/torch
 TORCH_VERSION ?= torch
 test-torch: $(TORCH)/.ready
 	$(TORCH)/bin/basedpyright --level error --pythonpath $(TORCH)/bin/python discover/torch
-	$(TORCH)/bin/python -m pytest -q tests/torch \
+	$(TORCH)/bin/python -m pytest -q tests/torch tests/test_imports.py::test_the_optimizers_for_jax_load_no_torch \
 	  'tests/test_docs.py::test_the_code_blocks_of_a_page_run_from_top_to_bottom[pytorch.md]'
 
 $(TORCH)/.ready: pyproject.toml

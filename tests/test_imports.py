@@ -132,7 +132,7 @@ def test_the_optimizers_for_pytorch_need_torch_alone():
         if in_torch(path)
         for name, line, _ in imported(path)
         if name.split(".")[0] not in {"torch"} | sys.stdlib_module_names
-        and not name.startswith(("discover.torch", "discover.clusters"))
+        and not name.startswith(("discover.torch", "discover.clusters", "discover.sample"))
     ]
     assert wrong == []
 

@@ -18,7 +18,8 @@ class DiscoverAdamW(ClusterOptimizer):
         θ ← θ(1 − λμ) − μ · m̂ / (√v̂ + ε)              m̂, v̂: m/(1 − β₁ᵗ), v/(1 − β₂ᵗ)       (A2)
 
     Args:
-      params, clusters, beta, nu, damping, weight_decay, l2, rate, buffer_dtype, buffers, ranks: see `Discover`.
+      params, clusters, beta, nu, damping, weight_decay, l2, rate, buffer_dtype, buffers, ranks, skip_nonfinite: see
+        `Discover`.
       lr: μ. Start below Adam's: d has less noise, so its squares are smaller and steps longer.
       beta1: β₁ in [0, 1], Adam's own momentum; 0, as the clusters remember already.
       beta2: β₂ in [0, 1], how long Adam remembers the squares.
@@ -55,11 +56,12 @@ class DiscoverAdamW(ClusterOptimizer):
         buffer_dtype: torch.dtype | None = None,
         buffers: str | None = None,
         ranks: str = "same",
+        skip_nonfinite: bool = False,
     ):
         options: dict[str, Any] = {"lr": lr, "beta": beta, "nu": nu, "beta1": beta1, "beta2": beta2, "eps": eps}
         options |= {"damping": damping, "weight_decay": weight_decay, "l2": l2, "rate": rate}
         options |= {"buffer_dtype": buffer_dtype, "buffers": buffers}
-        super().__init__(params, clusters, ranks, options)
+        super().__init__(params, clusters, ranks, skip_nonfinite, options)
 
     def new_memory(self, param: Tensor, options: dict[str, Any]) -> Memory:
         """Adam's squares, and its momentum where it has one."""

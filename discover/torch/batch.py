@@ -22,6 +22,12 @@ class Batch:
 
     cluster: Name | None = None  # of the whole batch
     groups: dict[Name, Seen] = field(default_factory=dict)  # or of its parts, with sums in place of means
+    left_out: bool = False  # whether there was more, which does not count
+
+    @property
+    def of_one_cluster(self) -> bool:
+        """Whether the gradients that the parameters hold are the batch's."""
+        return self.cluster is not None and not self.groups
 
     def add(self, name: Name, size: float, grads: dict[Tensor, Tensor]) -> None:
         """One more group: its gradients are copied, as whoever made them may use their memory again."""
@@ -42,7 +48,7 @@ class Batch:
           RuntimeError: if a gradient's cluster is not known, or two are named for it.
         """
         cluster, groups = self.cluster, self.groups
-        if cluster is None and not groups:
+        if cluster is None and not groups and not self.left_out:
             raise RuntimeError(
                 "no cluster was set since the last step: say `opt.cluster = name` for a batch of one cluster, or call "
                 "`opt.collect(name)` after each backward(). Behind a wrapper set it on the optimizer itself, with "
@@ -52,9 +58,9 @@ class Batch:
             raise RuntimeError(
                 f"either `opt.cluster` or `opt.collect` for a batch, not both: got {cluster!r} and groups"
             )
-        if groups and grads:
+        if cluster is None and grads:
             raise RuntimeError("there are gradients of no group: call `opt.collect(name)` after each backward()")
-        self.cluster, self.groups = None, {}
+        self.cluster, self.groups, self.left_out = None, {}, False
         if cluster is not None:
             return {cluster: Seen(1, dict(zip(grads, map(wide, grads.values()))))}
         means = {}
@@ -65,14 +71,5 @@ class Batch:
 
 
 def wide(grad: Tensor) -> Tensor:
-    """A gradient in float32, or its own dtype where that is wider.
-
-    Raises:
-      RuntimeError: if it is sparse.
-    """
-    if grad.layout != torch.strided:
-        raise RuntimeError(
-            "sparse gradients are not supported, as every step moves all of a parameter: "
-            "make embeddings with sparse=False"
-        )
+    """A gradient in float32, or its own dtype where that is wider."""
     return grad.to(torch.promote_types(grad.dtype, torch.float32))

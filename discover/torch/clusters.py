@@ -1,7 +1,7 @@
 """What `clusters=` may be: a number, names, counts, or names with their counts."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from discover.clusters import Clusters
@@ -19,11 +19,12 @@ def names_and_probs(clusters: ClustersLike) -> tuple[tuple[Name, ...], tuple[flo
       ValueError: if there are no clusters, two have one name, or counts are no counts.
     """
     if isinstance(clusters, Mapping):
-        return tuple(clusters), Clusters.from_counts(list(clusters.values())).probs
+        return _plain(clusters), Clusters.from_counts(list(clusters.values())).probs
     if isinstance(clusters, Clusters):
         return tuple(range(clusters.num_clusters)), clusters.probs
     try:
-        given: Any = list(clusters) if not isinstance(clusters, str) else None  # pyright: ignore[reportArgumentType]
+        no_list = isinstance(clusters, str | bytes | Set)  # a set has another order in every process
+        given: Any = None if no_list else list(clusters)  # pyright: ignore[reportArgumentType]
     except TypeError:
         given = _index(clusters)
     if given is None:
@@ -34,22 +35,32 @@ def names_and_probs(clusters: ClustersLike) -> tuple[tuple[Name, ...], tuple[flo
     if isinstance(given, int):
         return tuple(range(given)), Clusters.uniform(given).probs
     if given and all(isinstance(name, str) for name in given):
-        if len(set(given)) < len(given):
-            raise ValueError(f"clusters must have names of their own, got {', '.join(map(repr, given))}")
-        return tuple(given), Clusters.uniform(len(given)).probs
+        return _plain(given), Clusters.uniform(len(given)).probs
     return tuple(range(len(given))), Clusters.from_counts(given).probs
 
 
 def known(cluster: Any, names: Sequence[Name]) -> Name:
     """The name of a cluster, or an error that lists the choices; whole numbers of any kind are numbers."""
-    if not isinstance(cluster, str):
-        number = _index(cluster)
-        cluster = cluster if number is None else number
-    if cluster not in names:
+    name = _name(cluster)
+    if name is None or name not in names:
         shown = [repr(name) for name in names]
         listed = shown if len(shown) <= 12 else [*shown[:10], "…", shown[-1]]
         raise ValueError(f"there is no cluster {cluster!r}; the clusters are {', '.join(listed)}")
-    return cluster
+    return name
+
+
+def _plain(names: Collection[Any]) -> tuple[Name, ...]:
+    """Names as Python's own text and numbers, which a checkpoint can hold and a safe reader of it takes."""
+    plain, given = [name for each in names if (name := _name(each)) is not None], ", ".join(map(repr, names))
+    if len(plain) < len(names):
+        raise TypeError(f"names of clusters must be text or whole numbers, got {given}")
+    if len(set(map(str, plain))) < len(plain):  # they name the buffers, too, as text
+        raise ValueError(f"clusters must have names of their own, got {given}")
+    return tuple(plain)
+
+
+def _name(value: Any) -> Name | None:
+    return str(value) if isinstance(value, str) else _index(value)
 
 
 def _index(value: Any) -> int | None:

@@ -13,7 +13,7 @@ from discover.torch.optimizer import ClusterOptimizer
 class Discover(ClusterOptimizer):
     """One momentum per cluster: θ ← θ − μ·(d + λθ), with the direction d of (F1). `discover.discover` for PyTorch.
 
-    Every argument but `params`, `clusters` and `ranks` may be given to a parameter group of its own.
+    Every argument but `params`, `clusters`, `ranks` and `skip_nonfinite` may be given to a parameter group of its own.
 
     Args:
       params: parameters, named parameters, or parameter groups.
@@ -32,6 +32,9 @@ class Discover(ClusterOptimizer):
       ranks: what the processes of `torch.distributed` hold at a step. "same": one cluster in all of them, and
         gradients that DDP or FSDP has averaged; this is checked. "exchange": clusters and gradients of their own; the
         step exchanges them. "alone": this process has nothing to do with the others.
+      skip_nonfinite: a group whose gradient holds NaN or infinity counts as one without examples; `opt.skipped` says
+        how many there were. It waits for the GPU once a group. Otherwise such a gradient spoils the step, though no
+        buffer.
 
     Raises:
       ValueError: if an argument is outside of its range.
@@ -59,7 +62,8 @@ class Discover(ClusterOptimizer):
         buffer_dtype: torch.dtype | None = None,
         buffers: str | None = None,
         ranks: str = "same",
+        skip_nonfinite: bool = False,
     ):
         options: dict[str, Any] = {"lr": lr, "beta": beta, "nu": nu, "damping": damping, "weight_decay": weight_decay}
         options |= {"l2": l2, "rate": rate, "buffer_dtype": buffer_dtype, "buffers": buffers}
-        super().__init__(params, clusters, ranks, options)
+        super().__init__(params, clusters, ranks, skip_nonfinite, options)

@@ -34,7 +34,8 @@ class DiscoverMuon(ClusterOptimizer):
     """Discover in front of Muon: (M1) to (M3) on the direction of (F1). `discover.discover_muon` for PyTorch.
 
     Args:
-      params, clusters, beta, nu, damping, weight_decay, l2, rate, buffer_dtype, buffers, ranks: see `Discover`.
+      params, clusters, beta, nu, damping, weight_decay, l2, rate, buffer_dtype, buffers, ranks, skip_nonfinite: see
+        `Discover`.
       lr: μ. Steps have about the size of Adam's.
       beta2: β₂ in [0, 1], how long (M3) remembers the squares.
       eps: ε in (M1) and (M3).
@@ -74,11 +75,12 @@ class DiscoverMuon(ClusterOptimizer):
         buffer_dtype: torch.dtype | None = None,
         buffers: str | None = None,
         ranks: str = "same",
+        skip_nonfinite: bool = False,
     ):
         options: dict[str, Any] = {"lr": lr, "beta": beta, "nu": nu, "damping": damping, "beta2": beta2, "eps": eps}
         options |= {"orthogonal": orthogonal, "matrix_dtype": matrix_dtype, "weight_decay": weight_decay, "l2": l2}
         options |= {"rate": rate, "buffer_dtype": buffer_dtype, "buffers": buffers}
-        super().__init__(params, clusters, ranks, options)
+        super().__init__(params, clusters, ranks, skip_nonfinite, options)
 
     def new_memory(self, param: Tensor, options: dict[str, Any]) -> Memory:
         """Adam's squares for the parameters that are not made orthogonal."""

@@ -9,15 +9,17 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from discover.torch import ranks as processes
-from discover.torch.batch import Batch
+from discover.torch.batch import Batch, Seen
+from discover.torch.checks import check_choice, check_group, check_size, dense, is_sharded, listed
 from discover.torch.clusters import ClustersLike, Name, known, names_and_probs
+from discover.torch.damping import places_of
+from discover.torch.finite import all_finite
 from discover.torch.part import Memory, Part, take
 from discover.torch.ranks import Together
-from discover.torch.rule import RATES, Number, Visit, rate_of
+from discover.torch.rule import AFRESH, Number, Visit, rate_of, sum_afresh
 
-UNIT_INTERVAL = ("beta", "nu", "beta1", "beta2")
-NOT_NEGATIVE = ("lr", "weight_decay", "l2", "eps")
-CHOICES = {"rate": RATES, "buffers": (None, "cpu")}
+COUNTED = {"steps": 0, "skipped": 0}
+"""What is counted in every parameter group, so that it is in a `state_dict`."""
 
 
 class ClusterOptimizer(Optimizer):
@@ -26,12 +28,15 @@ class ClusterOptimizer(Optimizer):
     numbers: tuple[str, ...] = ()
     """The options that `transform` takes."""
 
-    def __init__(self, params: ParamsT, clusters: ClustersLike, ranks: str, options: dict[str, Any]):
+    def __init__(
+        self, params: ParamsT, clusters: ClustersLike, ranks: str, skip_nonfinite: bool, options: dict[str, Any]
+    ):
         self.clusters, self.probs = names_and_probs(clusters)
-        self.ranks = _choice("ranks", ranks, processes.RANKS)
+        self.ranks = check_choice("ranks", ranks, processes.RANKS)
+        self.skip_nonfinite = check_choice("skip_nonfinite", skip_nonfinite, (False, True))
         self._batch = Batch()
         self._comparisons = processes.Comparisons()
-        super().__init__(params, {**options, "clusters": self.clusters})
+        super().__init__(params, {**options, "clusters": self.clusters, **COUNTED})
 
     @property
     def cluster(self) -> Name | None:
@@ -42,6 +47,11 @@ class ClusterOptimizer(Optimizer):
     def cluster(self, name: Any) -> None:
         self._batch.cluster = None if name is None else known(name, self.clusters)
 
+    @property
+    def skipped(self) -> int:
+        """How many groups were left out as their gradient was not finite; with `skip_nonfinite`."""
+        return self.param_groups[0]["skipped"]
+
     @torch.no_grad()
     def collect(self, cluster: Any, size: float = 1) -> None:
         """Takes the gradients of the last backward, of the mean loss over one group, and clears them.
@@ -51,11 +61,13 @@ class ClusterOptimizer(Optimizer):
           size: examples in the group, where groups differ in size.
         """
         name, grads = known(cluster, self.clusters), self._grads()
-        if not size > 0:
-            raise ValueError(f"size must be above 0, got {size}")
+        examples = check_size(size)
         if not grads:
             raise RuntimeError("there are no gradients to collect: call `opt.collect(name)` after backward()")
-        self._batch.add(name, float(size), grads)
+        if self._counts(grads):
+            self._batch.add(name, examples, grads)
+        else:
+            self._batch.left_out = True
         for p in grads:
             p.grad = None
 
@@ -67,6 +79,8 @@ class ClusterOptimizer(Optimizer):
         """
         loss = None
         if closure is not None:
+            if not callable(closure):
+                raise TypeError(f"step takes a closure or nothing, got {closure!r}: say `opt.cluster = name` before it")
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
@@ -93,7 +107,7 @@ class ClusterOptimizer(Optimizer):
             raise ValueError("clusters are those of the whole optimizer: a parameter group cannot have its own")
         super().add_param_group(param_group)
         try:
-            _check(self.param_groups[-1])
+            check_group(self.param_groups[-1], whole=self.ranks == "exchange")
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
@@ -112,9 +126,12 @@ class ClusterOptimizer(Optimizer):
         for group in state_dict["param_groups"]:
             if set(group.get("clusters", ())) != set(self.clusters):
                 theirs, ours = (
-                    f"{len(names)} ({_listed(names)})" for names in (group.get("clusters", ()), self.clusters)
+                    f"{len(names)} ({listed(names)})" for names in (group.get("clusters", ()), self.clusters)
                 )
                 raise ValueError(f"the state is of other clusters: it has {theirs}, this optimizer {ours}")
+            missing = [name for name in self.numbers if name not in group]
+            if missing:
+                raise ValueError(f"the state is of another optimizer: it has no {listed(missing)}")
         # Without the tensors: torch would round them to the parameter's dtype, and send all to its device.
         super().load_state_dict({**state_dict, "state": {}})
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
@@ -129,11 +146,13 @@ class ClusterOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._wait_for_copies()
-        own = {"clusters": self.clusters, "probs": self.probs, "ranks": self.ranks}
+        own = {name: getattr(self, name) for name in ("clusters", "probs", "ranks", "skip_nonfinite")}
         return {**super().__getstate__(), **own}  # pyright: ignore[reportAttributeAccessIssue]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        for group in self.param_groups:
+            group.update({**COUNTED, **group})
         self.__dict__.setdefault("_batch", Batch())
         self.__dict__.setdefault("_comparisons", processes.Comparisons())
 
@@ -141,13 +160,40 @@ class ClusterOptimizer(Optimizer):
     def _parts(self, compiling: bool) -> list[Part]:
         """What the step does, in lists of parameters that are alike."""
         number = _in_tensor if compiling else _itself
-        seen = self._batch.taken(self._grads())
-        together = self._comparisons.begin(self.ranks, seen, self.clusters, self._params())
+        together = self._comparisons.begin(self.ranks, self._taken(), self.clusters, self._params())
+        if together.sizes:
+            self._count_step()
         return [
             self._part(params, group, together, number)
             for group in self.param_groups
             for params in _alike([p for p in group["params"] if p in together.params])
         ]
+
+    def _taken(self) -> dict[Name, Seen]:
+        """The clusters of the batch with their gradients; none where it is left out."""
+        grads = self._grads()
+        if self._batch.of_one_cluster and not self._counts(grads):
+            self._batch.cluster, self._batch.left_out, grads = None, True, {}
+        return self._batch.taken(grads)
+
+    def _counts(self, grads: dict[Tensor, Tensor]) -> bool:
+        """Whether a group takes part in the step."""
+        if not self.skip_nonfinite:
+            return True
+        counts = all_finite(list(grads.values()), self._params()[0].device, everywhere=self.ranks == "same")
+        for group in self.param_groups:
+            group["skipped"] += not counts
+        return counts
+
+    def _count_step(self) -> None:
+        """Once in `AFRESH` steps what was lost to rounding in ḡ is found again."""
+        for group in self.param_groups:
+            if group["steps"] and group["steps"] % AFRESH == 0:
+                for params in _alike([p for p in group["params"] if p in self.state]):
+                    states = [self.state[p] for p in params]
+                    buffers = [[state[_key(name)] for state in states] for name in self.clusters]
+                    sum_afresh([state["mean"] for state in states], buffers, self.probs)
+            group["steps"] += 1
 
     def _part(
         self, params: list[Tensor], group: dict[str, Any], together: Together, number: Callable[[Number], Number]
@@ -160,19 +206,24 @@ class ClusterOptimizer(Optimizer):
             rate = rate_of(group["rate"], beta, share, probs[name])
             numbers = ((1 - group["nu"] * beta) * share, probs[name], rate)
             visits.append(Visit(grads, [state[_key(name)] for state in states], *map(number, numbers)))
-        everyone: list[Name] = []  # whom damping looks at
+        dtype, device = states[0]["mean"].dtype, states[0]["mean"].device
+        everyone, places = [], []  # whom damping looks at, and where
         if group["damping"] is not None and len(self.clusters) > 1:
-            if any(hasattr(p, "full_tensor") for p in params):
+            if any(map(is_sharded, params)):
                 raise RuntimeError("damping needs whole parameters, and FSDP has sharded these: leave damping out")
             # Those of the batch first: to a compiled program all batches look alike.
             everyone = [*together.sizes, *(name for name in self.clusters if name not in together.sizes)]
+            starts = [processes.start_of(p, self.ranks) for p in params]
+            places = [places_of(*one) for one in zip(params, (state["mean"] for state in states), starts)]
         return Part(
             params=params,
             means=[state["mean"] for state in states],
             visits=visits,
             damping=group["damping"],
-            probs=torch.tensor([probs[name] for name in everyone], dtype=torch.float64).to(states[0]["mean"]),
+            # `non_blocking`, as it would wait for the GPU otherwise
+            probs=torch.tensor([probs[name] for name in everyone], dtype=dtype).to(device, non_blocking=True),
             buffers=[[state[_key(name)] for name in everyone] for state in states],
+            places=places,
             transform=self.transform,
             memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],
             options={name: group[name] for name in self.numbers},
@@ -203,7 +254,9 @@ class ClusterOptimizer(Optimizer):
         placed = {}
         for key, value in saved.items():
             on_host = key == "step" or (_is_buffer(key) and group["buffers"] == "cpu")
-            placed[key] = value.detach().to("cpu" if on_host else p.device, copy=True)
+            narrow = group["buffer_dtype"] if _is_buffer(key) else None
+            dtype = value.dtype if key == "step" else narrow or wide_dtype(p)
+            placed[key] = value.detach().to("cpu" if on_host else p.device, dtype, copy=True)
             if on_host and p.is_cuda and key != "step":
                 placed[key] = placed[key].pin_memory()
         return placed
@@ -212,7 +265,7 @@ class ClusterOptimizer(Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def _grads(self) -> dict[Tensor, Tensor]:
-        return {p: p.grad for p in self._params() if p.grad is not None}
+        return dense({p: p.grad for p in self._params() if p.grad is not None})
 
     def _wait_for_copies(self) -> None:
         """Until the buffers in the host's memory are what the last step made them."""
@@ -248,31 +301,3 @@ def _key(name: Name) -> str:
 
 def _is_buffer(key: str) -> bool:
     return key.startswith("buffer:")
-
-
-def _check(group: dict[str, Any]) -> None:
-    for name in UNIT_INTERVAL:
-        if name in group and not 0.0 <= group[name] <= 1.0:
-            raise ValueError(f"{name} must be in [0, 1], got {group[name]}")
-    for name in NOT_NEGATIVE:
-        if name in group and not 0.0 <= group[name] < float("inf"):
-            raise ValueError(f"{name} must be finite and at least 0, got {group[name]}")
-    for name, choices in CHOICES.items():
-        _choice(name, group[name], choices)
-    if group["damping"] is not None and not group["damping"] >= 0.0:
-        raise ValueError(f"damping must be None or at least 0, got {group['damping']}")
-    if group["damping"] is not None and group["buffers"] == "cpu":
-        raise ValueError("damping reads the buffers of all clusters at each step: it does not go with buffers='cpu'")
-    for p in group["params"]:
-        if p.is_complex():
-            raise ValueError("complex parameters are not supported: torch.view_as_real gives their two parts")
-
-
-def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {_listed(choices)}, got {value!r}")
-    return value
-
-
-def _listed(values: Any) -> str:
-    return ", ".join(map(repr, values))

@@ -22,6 +22,7 @@ class Part(NamedTuple):
     damping: float | None  # κ
     probs: Tensor  # p_n of all clusters, for damping; else empty, as are the buffers
     buffers: list[list[Tensor]]  # g_n of all clusters
+    places: list[Tensor | None]  # what damping's sums are taken from
     transform: Callable[..., list[Tensor]]
     memory: list[Memory]
     options: dict[str, Any]
@@ -34,6 +35,6 @@ def take(part: Part) -> None:
     """The step: direction, damping, what Adam or Muon makes of it, and the move."""
     direction = advance(part.means, part.visits)
     if part.damping is not None and len(part.probs):
-        damp(direction, part.means, part.buffers, part.probs, part.damping, part.together.total)
+        damp(direction, part.means, part.buffers, part.probs, part.places, part.damping, part.together.total)
     direction = part.together.whole(direction, part.params)
     move(part.params, part.transform(direction, part.memory, part.options), part.lr, part.decay)

@@ -73,7 +73,8 @@ class Exchange(Together):
         sent = [_cut(found[name], self.world) for name in self.names if name in found]  # of each [D, L]
         held = [[n for n in range(len(self.names)) if row[n]] for row in self.rows]
         length = sum(lengths)
-        out = torch.stack(sent, 1).flatten()
+        nothing = params[0].new_empty(0, dtype=_wide(params[0]))
+        out = torch.stack(sent, 1).flatten() if sent else nothing
         received = out.new_empty(sum(map(len, held)) * length)
         splits = [len(clusters) * length for clusters in held]
         dist.all_to_all_single(received, out, splits, [len(sent) * length] * self.world)
@@ -113,7 +114,7 @@ class Comparisons:
         Raises:
           RuntimeError: if processes that should hold one cluster do not, or DDP has averaged what should be exchanged.
         """
-        alone = ranks == "alone" or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+        alone = ranks == "alone" or _world() == 1
         self.steps += 1
         if alone or (ranks == "same" and self.steps > EVERY_STEP_UNTIL and self.steps % THEN_EVERY):
             return Together(seen)
@@ -150,9 +151,19 @@ class Comparisons:
 
 
 def slice_of(p: Tensor) -> Tensor:
-    """A tensor like this process's slice of a parameter."""
-    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    return p.new_empty(_slice_length(p, world))
+    """A tensor like this process's slice of a parameter; of one process, the parameter."""
+    world = _world()
+    return p.new_empty(_slice_length(p, world)) if world > 1 else p
+
+
+def start_of(p: Tensor, ranks: str) -> int | None:
+    """Where this process's slice of a flattened parameter begins; None: it has all of it."""
+    world = _world()
+    return dist.get_rank() * _slice_length(p, world) if ranks == "exchange" and world > 1 else None
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def _slice_length(p: Tensor, world: int) -> int:

@@ -6,15 +6,21 @@ r"""(F1) to (F5) of `discover/rule.py`, for lists of tensors.
     rate         ρ_n = min(1, (1 − β)·w_n/p_n)        "proportional"                                        (F4)
                  ρ_n = 1 − β                          "per_visit"                                           (F5)
 
-A list holds one tensor for each parameter. Only the buffers of the batch's clusters are read or written.
+A list holds one tensor for each parameter. Only the buffers of the batch's clusters are read or written. But (F3) never
+forgets a rounding error, so all of ḡ is also summed afresh, Σ_n p_n g_n, after every `AFRESH` steps.
 """
 
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from discover.torch.finite import here, zero_where_not_finite_
+
+AFRESH = 512
+"""Steps after which ḡ is summed afresh."""
 RATES = ("proportional", "per_visit")
 Number = float | Tensor
 """What differs from step to step: in a compiled program a tensor, or there would be a program for each value."""
@@ -44,28 +50,50 @@ def advance(means: list[Tensor], visits: list[Visit]) -> list[Tensor]:
     """
     direction = means
     for grads, buffers, weight, prob, rate in visits:
-        # The buffers themselves, where they are of ḡ's dtype and in its memory.
-        old = [g.to(mean.device, mean.dtype, non_blocking=True) for g, mean in zip(buffers, means)]
+        old = _beside(means, buffers)
         innovation = torch._foreach_sub(grads, old)
         direction = plus(direction, innovation, weight)
+        # What is not finite reaches the step, and no buffer: p_n times NaN would bring it to all clusters.
+        zero_where_not_finite_(innovation)
         if buffers[0].dtype == means[0].dtype and buffers[0].device == means[0].device:
             plus_(buffers, innovation, rate)
             plus_(means, innovation, prob * rate)
         else:
             new = plus(old, innovation, rate)
             stored = [one.to(g.dtype) for one, g in zip(new, buffers)]
-            torch._foreach_copy_(buffers, stored, non_blocking=True)
+            torch._foreach_copy_([here(g) for g in buffers], [here(g) for g in stored], non_blocking=True)
             # From the buffers as stored: that is what keeps ḡ = Σ p_n g_n.
             change = torch._foreach_sub([one.to(mean.dtype) for one, mean in zip(stored, means)], old)
             plus_(means, change, prob)
     return direction
 
 
+def sum_afresh(means: list[Tensor], buffers: Sequence[list[Tensor]], probs: Sequence[float]) -> None:
+    """ḡ ← Σ_n p_n g_n, in place.
+
+    Args:
+      means: ḡ.
+      buffers: g_n, of all clusters.
+      probs: p_n, of all clusters.
+    """
+    torch._foreach_zero_(means)
+    for rows, prob in zip(buffers, probs):
+        plus_(means, _beside(means, rows), prob)
+
+
+def _beside(means: list[Tensor], buffers: list[Tensor]) -> list[Tensor]:
+    """Buffers in ḡ's dtype and memory: themselves, where they are so already."""
+    return [g.to(mean.device, mean.dtype, non_blocking=True) for g, mean in zip(buffers, means)]
+
+
 def move(params: list[Tensor], update: list[Tensor], lr: Number, decay: float) -> None:
     """θ ← θ − μ·(u + λθ), in place; the update is used up."""
     if decay:
         plus_(update, params, decay)
-    if isinstance(lr, Tensor) and not torch.compiler.is_compiling():
+    if not isinstance(lr, Tensor):
+        plus_(params, update, -lr)
+        return
+    if not torch.compiler.is_compiling():
         lr = lr.to(update[0].device, non_blocking=True)
     torch._foreach_mul_(update, -lr)
     torch._foreach_add_(params, update)

@@ -8,7 +8,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-from discover.torch import Discover, local_gradients, ranks
+from discover import sample
+from discover.torch import Discover, local_gradients, optimizer, ranks
 from tests.torch.problem import OURS, draw, give, parameters
 
 COUNTS = (500, 300, 150, 50)
@@ -25,6 +26,7 @@ def run(function, world, *args):
 
 def _connected(rank, world, folder, function, args):
     torch.set_num_threads(1)
+    optimizer.AFRESH = 3  # so that the mean is summed afresh in these few steps, too
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     try:
         torch.save(function(rank, *args), Path(folder) / f"{rank}")
@@ -37,10 +39,13 @@ def everything(rank):
     sync = ("averaged", "no_sync", "hook")
     return {
         "exchanged": {kind: exchanged(rank, kind) for kind in OURS},
+        "large": large(rank),
         "sharded": {kind: sharded(rank, kind) for kind in OURS},
+        "sharded otherwise": sharded_otherwise(rank),
         "same": {"averaged": in_ddp(rank, "same", "averaged")},
         "exchange": {how: in_ddp(rank, "exchange", how) for how in sync},
-        "sent": bytes_sent(rank),
+        "left out": {"exchange": left_out(rank), "same": left_out_of_a_shard(rank)},
+        "sent": bytes_sent(rank),  # the last, as it counts all that is sent from then on
     }
 
 
@@ -75,6 +80,21 @@ def in_one_process(kind, world):
     return {name: p.detach() for name, p in tensors.items()}
 
 
+def large(rank=None):
+    """Parameters at the end, large enough for damping to take its products from a part of their numbers."""
+    before, sample.LEAST = sample.LEAST, 300
+    params, batches = draw(9, 4, 2, {"matrix": (20, 31), "kernel": (5, 7, 3, 6), "b": (5,)}, groups=(2, 2))
+    tensors = parameters(params)
+    opt = Discover(tensors.items(), 0.05, 2, damping=0.1, ranks="same" if rank is None else "exchange")
+    for ids, sizes, grads in batches:
+        for k in (0, 1) if rank is None else (rank,):
+            give(tensors, grads[k])
+            opt.collect(int(ids[k]), float(sizes[k]))
+        opt.step()
+    sample.LEAST = before
+    return {name: p.detach() for name, p in tensors.items()}
+
+
 def bytes_sent(rank):
     """Bytes that leave this process in a step after the first, by operation; one cluster a rank."""
     sent = {}
@@ -103,6 +123,47 @@ def bytes_sent(rank):
         opt.step()
     state = opt.state[tensors["w"]]
     return sent, {key: tuple(value.shape) for key, value in state.items()}
+
+
+BAD = {(1, 0), (2, 1), (3, 0), (3, 1)}  # step and rank of gradients that are not finite
+
+
+def left_out(rank=None):
+    """Parameters at the end where some groups, once all of a batch, are not finite; by itself or in one process."""
+    params, batches = draw(8, STEPS, 2, {"w": (5, 3), "b": (3,)}, groups=(2, 2))
+    tensors, alone = parameters(params), rank is None
+    opt = Discover(
+        tensors.items(), 0.05, 2, ranks="same" if alone else "exchange", weight_decay=0.1, skip_nonfinite=not alone
+    )
+    for step, (_, _, grads) in enumerate(batches):
+        for k in (0, 1) if alone else (rank,):
+            give(tensors, grads[k])
+            if (step, k) in BAD and not alone:
+                tensors["b"].grad[k] = float("nan")
+            if (step, k) not in BAD or not alone:
+                opt.collect(k, k + 1)
+            opt.zero_grad()
+        if (step, 0) not in BAD or (step, 1) not in BAD or not alone:
+            opt.step()
+    return [p.detach() for p in tensors.values()], opt.skipped
+
+
+def left_out_of_a_shard(rank):
+    """How many batches FSDP's processes left out after one had NaN in its shard, and whether parameters are finite."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 6)
+    fully_shard(model)
+    opt = Discover(model.parameters(), 0.05, 3, skip_nonfinite=True)
+    for step in range(3):
+        model(torch.ones(2, 4)).square().mean().backward()
+        if step == rank == 1:
+            model.weight.grad.to_local()[0, 0] = float("nan")
+        opt.cluster = step
+        opt.step()
+        opt.zero_grad()
+    return opt.skipped, all(bool(p.full_tensor().isfinite().all()) for p in model.parameters())
 
 
 def in_ddp(rank, held, sync):
@@ -181,6 +242,33 @@ def sharded(rank, kind):
     except RuntimeError as error:
         message = str(error)
     return *([p.full_tensor().detach() for p in one.parameters()] for one in (model, again)), message
+
+
+def sharded_otherwise(rank):
+    """With buffers in half precision, the parameters at the end; and what is said where clusters differ."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = with_narrow_buffers(fully_shard)
+    try:
+        Discover(model.parameters(), 0.05, 3, ranks="exchange")
+        message = "it was not refused"
+    except ValueError as error:
+        message = str(error)
+    return [p.full_tensor().detach() for p in model.parameters()], message
+
+
+def with_narrow_buffers(prepare=lambda model: None):
+    """A model after four steps."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 6)
+    prepare(model)
+    opt = Discover(model.parameters(), 0.05, 3, buffer_dtype=torch.bfloat16)
+    for step in range(4):
+        model(torch.ones(2, 4) + step).square().mean().backward()
+        opt.cluster = step % 3
+        opt.step()
+        opt.zero_grad()
+    return model
 
 
 def sharded_in_one_process(kind, world=2):

@@ -84,3 +84,9 @@ def train(net, opt, steps, after=lambda: None):
         opt.zero_grad()
         after()
     return [p.detach().clone() for p in net.parameters()]
+
+
+def equal(left, right):
+    """Whether all tensors are the same to the bit."""
+    left, right = list(left), list(right)
+    return len(left) == len(right) and all(map(torch.equal, left, right))

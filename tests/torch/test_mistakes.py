@@ -1,11 +1,14 @@
 """A mistake is said in one sentence, as early as it can be known."""
 
+import re
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
 
-from discover.torch import Discover
-from tests.torch.problem import NAMES, loss_of, model, train
+from discover.torch import Discover, DiscoverMuon
+from tests.torch.problem import NAMES, equal, loss_of, model, train
 
 
 def test_a_step_without_a_cluster_is_refused_each_time():
@@ -17,7 +20,7 @@ def test_a_step_without_a_cluster_is_refused_each_time():
         opt.step()
 
 
-@pytest.mark.parametrize("wrong", ["quora", 0, None, 1.5])
+@pytest.mark.parametrize("wrong", ["quora", 0, None, 1.5, ["qa"]])
 def test_an_unknown_cluster_is_refused_with_the_choices(wrong):
     opt = Discover(model().parameters(), 0.01, NAMES)
     if wrong is None:
@@ -25,15 +28,19 @@ def test_an_unknown_cluster_is_refused_with_the_choices(wrong):
         return
     with pytest.raises(ValueError, match=r"the clusters are 'nli', 'qa', 'news'"):
         opt.cluster = wrong
-    with pytest.raises(ValueError, match=f"there is no cluster {wrong!r}"):
+    with pytest.raises(ValueError, match=re.escape(f"there is no cluster {wrong!r}")):
         opt.collect(wrong)
 
 
 def test_numbers_of_all_kinds_name_a_cluster():
     opt = Discover(model().parameters(), 0.01, 30)
-    for number in (7, torch.tensor(7), torch.tensor([7])[0]):
+    for number in (7, torch.tensor(7), torch.tensor([7])[0], np.int64(7)):
         opt.cluster = number
         assert opt.cluster == 7
+        assert type(opt.cluster) is int
+    for wrong in (True, 7.0, torch.tensor(7.0), torch.tensor([7, 7])):
+        with pytest.raises(ValueError, match="there is no cluster"):
+            opt.cluster = wrong
     with pytest.raises(ValueError, match=r"no cluster 30; the clusters are 0, 1, .*, 9, …, 29"):
         opt.cluster = 30
 
@@ -69,6 +76,7 @@ def test_cluster_and_groups_do_not_mix():
         ({"buffers": "disk"}, "buffers must be one of None, 'cpu', got 'disk'"),
         ({"ranks": "some"}, "ranks must be one of 'same', 'exchange', 'alone', got 'some'"),
         ({"damping": -1.0}, "damping must be None or at least 0, got -1.0"),
+        ({"skip_nonfinite": "yes"}, "skip_nonfinite must be one of False, True, got 'yes'"),
         ({"damping": 0.1, "buffers": "cpu"}, "damping reads the buffers of all clusters"),
     ],
 )
@@ -81,6 +89,65 @@ def test_clusters_that_are_no_clusters_are_refused():
     for wrong in ("nli", 1.5, None):
         with pytest.raises(TypeError, match="clusters must be a number, a list of names, a list of counts"):
             Discover(model().parameters(), 0.1, wrong)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "error", "message"),
+    [
+        ({"qa", "nli"}, TypeError, "clusters must be a number, a list of names"),  # in what order?
+        ({1: 5, "1": 3}, ValueError, "names of their own, got 1, '1'"),
+        ({None: 5, "b": 3}, TypeError, "must be text or whole numbers, got None, 'b'"),
+        ({"a": "many"}, ValueError, "counts must be a sequence of numbers"),
+        (["a", 3], ValueError, "counts must be a sequence of numbers"),
+    ],
+)
+def test_names_that_cannot_be_told_apart_are_refused(clusters, error, message):
+    with pytest.raises(error, match=message):
+        Discover(model().parameters(), 0.1, clusters)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": "0.1"}, "lr must be a number, got '0.1'"),
+        ({"lr": torch.ones(2)}, "lr must be a number, got tensor"),
+        ({"beta": None}, "beta must be a number, got None"),
+        ({"damping": True}, "damping must be a number, got True"),
+        ({"eps": "1e-8"}, "eps must be a number, got '1e-8'"),
+        ({"buffer_dtype": "bfloat16"}, "None or a dtype of real numbers like torch.bfloat16, got 'bfloat16'"),
+        ({"buffer_dtype": torch.int8}, "buffer_dtype must be None or a dtype of real numbers .*, got torch.int8"),
+        ({"matrix_dtype": "half"}, "matrix_dtype must be None or a dtype of real numbers"),
+    ],
+)
+def test_an_argument_of_another_kind_is_said_at_construction(options, message):
+    with pytest.raises(TypeError, match=message):
+        DiscoverMuon(model().parameters(), **{"lr": 0.1, "clusters": NAMES, **options})
+
+
+def test_a_parameter_that_is_there_twice_is_refused():
+    """As tied weights are, in this list of parameters."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    net[1].weight = net[0].weight
+    with pytest.warns(UserWarning, match="duplicate"), pytest.raises(ValueError, match="a parameter is there twice"):
+        Discover(net.named_parameters(remove_duplicate=False), 0.1, 2)
+    assert len(Discover(net.named_parameters(), 0.1, 2).param_groups[0]["params"]) == 3
+
+
+def test_a_cluster_is_no_argument_of_a_step():
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    loss_of(net, 0).backward()
+    with pytest.raises(TypeError, match=r"step takes a closure or nothing, got 'qa': say `opt\.cluster = name` before"):
+        opt.step("qa")
+
+
+@pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), "8", None])
+def test_a_group_has_a_size(size):
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    loss_of(net, 0).backward()
+    with pytest.raises((TypeError, ValueError), match=f"size must be .*, got {size!r}"):
+        opt.collect("qa", size)
 
 
 def test_a_group_that_is_wrong_is_not_added():
@@ -101,3 +168,12 @@ def test_complex_parameters_and_sparse_gradients_are_refused():
     opt.cluster = 0
     with pytest.raises(RuntimeError, match="sparse gradients are not supported"):
         opt.step()
+
+
+@pytest.mark.parametrize("ranks", ["exchange", "alone"])
+def test_a_single_process_may_say_what_ranks_would_hold(ranks):
+    ends = []
+    for said in ("same", ranks):
+        net = model()
+        ends.append(train(net, Discover(net.parameters(), 0.01, NAMES, ranks=said), range(3)))
+    assert equal(*ends)

@@ -24,6 +24,10 @@ def test_clusters_spread_over_two_processes_are_as_in_one(two, kind):
     assert all(torch.equal(two[1]["exchanged"][kind][name], p) for name, p in two[0]["exchanged"][kind].items())
 
 
+def test_large_parameters_are_damped_as_in_one_process(two):
+    close(two[0]["large"], on_ranks.large())
+
+
 def test_clusters_spread_over_four_processes_are_as_in_one():
     ends = on_ranks.run(on_ranks.exchanged, 4, "muon")
     close(ends[0], on_ranks.in_one_process("muon", 4))
@@ -60,3 +64,19 @@ def test_fsdp_shards_the_buffers_and_resumes(two, kind):
         close(params, on_ranks.sharded_in_one_process(kind))
         assert all(map(torch.equal, params, again))
         assert message.startswith("damping needs whole parameters")
+
+
+def test_fsdp_with_narrow_buffers_and_with_clusters_of_their_own(two):
+    for params, message in (rank["sharded otherwise"] for rank in two):
+        expected = [p.detach() for p in on_ranks.with_narrow_buffers().parameters()]
+        torch.testing.assert_close(params, expected, rtol=0, atol=1e-4)
+        assert message.startswith("ranks='exchange' needs whole parameters, and FSDP has sharded these")
+
+
+def test_what_is_not_finite_in_one_process_is_left_out_by_all(two):
+    expected, _ = on_ranks.left_out()
+    for rank, found in enumerate(one["left out"] for one in two):
+        params, skipped = found["exchange"]
+        close(params, expected)
+        assert skipped == sum(bad == rank for _, bad in on_ranks.BAD)
+        assert found["same"] == (1, True)

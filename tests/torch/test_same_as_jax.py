@@ -3,9 +3,10 @@
 import jax
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'discover-optim[torch]'")
 
 import discover
+from discover import sample
 from tests.torch.jax_problem import THEIRS, jax_path
 from tests.torch.problem import OURS, assert_equal_paths, draw, parameters, torch_path
 
@@ -36,6 +37,26 @@ def test_the_same_trajectory_with_clusters_of_unequal_probability(kind, options)
     tensors = parameters(params)
     path = torch_path(ours(tensors.items(), 0.05, COUNTS, **options), tensors, batches)
     assert_equal_paths(path, expected)
+
+
+LARGE = {"matrix": (50, 96), "kernel": (16, 10, 5, 5), "vector": (4000,), "small": (30, 7)}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_same_damping_of_large_parameters_from_a_part_of_their_numbers(layout, monkeypatch):
+    params, batches = draw(3, 6, len(COUNTS), LARGE, groups=(1, 2))
+
+    def path(damping):
+        tensors = parameters(params)
+        tensors["kernel"].data = tensors["kernel"].data.to(memory_format=layout)
+        return torch_path(OURS["discover"](tensors.items(), 0.05, COUNTS, damping=damping), tensors, batches)
+
+    whole = path(0.1)
+    monkeypatch.setattr(sample, "LEAST", 1200)
+    theirs = discover.discover(0.05, discover.Clusters.from_counts(COUNTS), damping=0.1)
+    assert_equal_paths(path(0.1), jax_path(theirs, params, batches))
+    for name, p in path(0.1)[-1].items():
+        assert (abs(p - whole[-1][name]).max() > 1e-6) == (name != "small")
 
 
 def test_adam_with_a_momentum_of_its_own():
