@@ -24,7 +24,7 @@ def reproduce(
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say what there is, and what each one trains.")] = False,
     scale: Annotated[
-        str, typer.Option(metavar="NAME", help="small (one GPU) or digits (a rehearsal on any CPU).")
+        str, typer.Option(metavar="NAME", help="small (one GPU), cpu (small networks), or digits (a rehearsal).")
     ] = "small",
     minutes: options.MinutesOption = None,
     jobs: Annotated[

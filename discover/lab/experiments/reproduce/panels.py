@@ -130,6 +130,7 @@ class Maker:
         if rates is None:
             grid = OTHER_RATES.get(OPTIMIZERS[optimizer].baseline or optimizer, RATES)
             rates = tuple(rate for rate in grid[scale.every_rate] if lowest_rate or rate != grid[0])
+        rates = tuple(float(f"{scale.faster * rate:.1g}") for rate in rates) if scale.faster != 1 else rates
         label = label or (f"{optimizer}-{variant}" if variant else optimizer)
         return Row(label, config, rates, {"optimizer": optimizer, **(facets or {})}, reference, tuple(further))
 

@@ -1,10 +1,12 @@
-"""How large a rerun of our results is: for one GPU, or a rehearsal on a CPU."""
+"""How large a rerun of our results is: for one GPU, small networks on a CPU, or a rehearsal in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from discover.lab.experiments.reproduce.find_data import CIFAR
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Scale:
     noise_length: float  # how much longer than clean ones runs with label noise are
     long_length: float  # the same for the long run
     paper_length: float  # the same for the runs of result k
+    faster: float = 1.0  # how many times larger learning rates are than those of the small scale
     others: Mapping[str, DataSet] = field(default_factory=dict)  # by name; one that is not here is stood in for
 
 
@@ -67,6 +70,13 @@ TINY_IMAGENET = DataSet(
 )
 """200 classes of 200 pictures each, 50 more to test on; 32 pixels."""
 
+_LITTLE: Mapping[str, Any] = {
+    **_PICTURES, "data.size": 16, "data.padding": 2, "model.name": "cnn", "model.dtype": "float32", "model.depth": 3,
+    "model.width": 16, "model.dropout": None, "training.steps_per_dispatch": 100, "training.log_every": 50,
+    "training.eval_every": 500, "training.warmup_steps": 50, "training.epochs": None,
+}  # fmt: skip
+"""Pictures of 16 by 16 pixels in a small network: a training takes some ten seconds on one core of a CPU."""
+
 SCALES: Mapping[str, Scale] = {
     "small": Scale(
         presets={
@@ -90,6 +100,35 @@ SCALES: Mapping[str, Scale] = {
         long_length=5.0,
         paper_length=4.0,
         others={"bible16": BIBLE, "pacs": PACS, "tiny-imagenet": TINY_IMAGENET},
+    ),
+    "cpu": Scale(
+        presets=dict.fromkeys(("classes", "random", "kmeans"), "cifar10-classes-small")
+        | {"augmentations": "cifar10-augment-small"},
+        changes={**_LITTLE, "data.path": CIFAR, "training.steps": 1500},
+        batch=64,
+        seeds=(0, 1, 2),
+        tuning_seeds=(0,),
+        every_rate=slice(None),
+        extensions=2,
+        betas=(0.8, 0.9, 0.95, 0.99),
+        nus=(0.0, 0.5, 0.95, 1.0),
+        noise_length=1.0,
+        long_length=5.0,
+        paper_length=4.0,
+        faster=3.2,
+        others={
+            "bible16": DataSet(
+                {
+                    **BIBLE.changes, "model.dtype": "float32", "model.depth": 2, "model.width": 64,
+                    "training.eval_every": 500, "training.eval_batch": 100,
+                },
+                batch=16,
+            ),
+            "pacs": DataSet({**_LITTLE, "data.path": "pacs48.tar.xz", "data.layout": "domain/class",
+                             "training.steps": 1000}, batch=64),
+            "tiny-imagenet": DataSet({**_LITTLE, "data.path": "tiny-imagenet32.tar.xz", "training.steps": 2000},
+                                     batch=64),
+        },
     ),
     "digits": Scale(
         presets=dict.fromkeys(("classes", "augmentations", "random", "kmeans"), "digits"),

@@ -52,6 +52,13 @@ def panel(name, which, scale="small"):
 # -- the plans --------------------------------------------------------------------------------------------------------
 
 
+def test_the_small_networks_of_the_cpu_have_larger_learning_rates_in_the_same_series():
+    small, cpu = (panel("results-h", "groups", scale).rows for scale in ("small", "cpu"))
+    assert [row.label for row in cpu] == [row.label for row in small]
+    assert {row.learning_rates for row in small} == {(0.001, 0.002), (0.002, 0.003)}
+    assert {row.learning_rates for row in cpu} == {(0.003, 0.006), (0.006, 0.01)}
+
+
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_row_can_be_trained_and_has_the_budget_of_its_neighbours(name, scale):
