@@ -23,7 +23,7 @@ from discover.lab.experiments.reproduce.evidence import in_checkout
 from discover.lab.experiments.reproduce.find_data import find_data
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Result, Row, so_many
 from discover.lab.experiments.reproduce.rows.long_runs import long_runs
-from discover.lab.experiments.reproduce.rows.muon import before_muon
+from discover.lab.experiments.reproduce.rows.muon import MUON_RATES, before_muon
 from discover.lab.experiments.reproduce.rows.real_clusters import real_clusters
 from discover.lab.experiments.reproduce.scales import SCALES
 from discover.registry import choose
@@ -197,6 +197,7 @@ def _results_e(make: Maker) -> list[Panel]:
         make.panel(
             "buffers-int8", "Buffers in float32 and in 8 bits, eight groups in a batch and one", _in_8_bits(make)
         ),
+        make.panel("buffered", "One class a batch: buffers in some layers only", _in_some_layers(make)),
     ]
 
 
@@ -208,6 +209,21 @@ def _in_8_bits(make: Maker) -> list[Row]:
             rows.append(make.row(name, so_many(groups), groups=groups))
             rows.append(make.row(name, f"{so_many(groups)} int8", groups=groups, changes=int8))
     return rows
+
+
+def _in_some_layers(make: Maker) -> list[Row]:
+    """Each with buffers in all layers, in some and in none, which is its baseline with the same β and ν."""
+    same = {"beta": 0.95, "nu": 0.95}
+    chosen = {"": None, **make.scale.buffered}
+    grids = (("discover_muon", "muon", (0.0003, *MUON_RATES[1])), ("discover", "qhm", (0.01, 0.03, 0.1)))
+    return [
+        make.row(name, where, groups=1, hyperparameters=same, rates=rates, changes=changes)
+        for clustered, baseline, rates in grids
+        for name, where, changes in (
+            *((clustered, where, {"optimizer.buffered": layers}) for where, layers in chosen.items()),
+            (baseline, "", {}),
+        )
+    ]
 
 
 def _results_f(make: Maker) -> list[Panel]:

@@ -34,6 +34,7 @@ class Scale:
     long_length: float  # the same for the long run
     paper_length: float  # the same for the runs of result k
     faster: float = 1.0  # how many times larger learning rates are than those of the small scale
+    buffered: Mapping[str, str] = field(default_factory=dict)  # which layers have buffers, by what a row calls them
     others: Mapping[str, DataSet] = field(default_factory=dict)  # by name; one that is not here is stood in for
 
 
@@ -77,6 +78,8 @@ _LITTLE: Mapping[str, Any] = {
 }  # fmt: skip
 """Pictures of 16 by 16 pixels in a small network: a training takes some ten seconds on one core of a CPU."""
 
+_NORMS = ",".join(f"blocks/{block}/norm{norm}" for block in range(6) for norm in (1, 2))
+
 SCALES: Mapping[str, Scale] = {
     "small": Scale(
         presets={
@@ -100,6 +103,13 @@ SCALES: Mapping[str, Scale] = {
         long_length=5.0,
         paper_length=4.0,
         others={"bible16": BIBLE, "pacs": PACS, "tiny-imagenet": TINY_IMAGENET},
+        buffered={
+            "the head": "head,norm",
+            "head and norms": f"head,norm,{_NORMS}",
+            "the last block": "head,norm,blocks/5",
+            "the last two blocks": "head,norm,blocks/5,blocks/4",
+            "all but the last two blocks": "stem,blocks/0,blocks/1,blocks/2,blocks/3",
+        },
     ),
     "cpu": Scale(
         presets=dict.fromkeys(("classes", "random", "kmeans"), "cifar10-classes-small")
@@ -116,6 +126,12 @@ SCALES: Mapping[str, Scale] = {
         long_length=5.0,
         paper_length=4.0,
         faster=3.2,
+        buffered={
+            "the head": "head",
+            "head and norms": "head,norms",
+            "all but the last convolution": "head,norms,convs/0,convs/1",
+            "the last convolution": "head,norms,convs/2",
+        },
         others={
             "bible16": DataSet(
                 {
@@ -146,5 +162,6 @@ SCALES: Mapping[str, Scale] = {
         noise_length=1.5,
         long_length=2.0,
         paper_length=2.0,
+        buffered={"the head": "head"},
     ),
 }  # fmt: skip
