@@ -79,7 +79,7 @@ class Transformer(nnx.Module):
             seen = jnp.tril(jnp.ones((length, length), bool))[None, None]
         else:
             seen = (text > 0)[:, None, None, :] | jnp.eye(length, dtype=bool)
-        y = self.bytes(text) + self.places(jnp.arange(length))
+        y = self._read(text) + self.places(jnp.arange(length))
         for number, block in enumerate(self.blocks):
             y = block(y, seen, self.dropout_rate, fold(key, number))
         y = self.norm(y)
@@ -87,3 +87,12 @@ class Transformer(nnx.Module):
             written = (text > 0)[..., None]
             y = jnp.sum(y * written, axis=1) / jnp.maximum(jnp.sum(written, axis=1), 1)
         return self.head(y).astype(jnp.float32)
+
+    def _read(self, text: jax.Array) -> jax.Array:
+        """Each byte's row of the table, as a product: exactly a lookup.
+
+        A lookup's gradient adds up thousands of rows of the same few bytes, which GPUs do one after the other
+        (https://github.com/jax-ml/jax/issues/38806).
+        """
+        table = jnp.asarray(self.bytes.embedding[...], self.bytes.dtype)
+        return jnp.dot(jax.nn.one_hot(text, BYTES, dtype=table.dtype), table, precision="highest")

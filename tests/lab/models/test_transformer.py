@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.run.build import build_network_for
 from discover.lab.experiments.run.run import run
 from discover.lab.models import build_network
+from discover.lab.models.transformer import Transformer
 
 LENGTH = 12
 
@@ -42,6 +44,18 @@ def test_a_class_depends_on_the_text_and_not_on_what_it_is_filled_up_with():
     one = long.apply(params, jnp.pad(text, ((0, 0), (0, LENGTH - 3))))
     other = short.apply(params_short, jnp.pad(text, ((0, 0), (0, 2))))
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_byte_is_read_as_its_row_of_the_table_without_a_scatter(dtype):
+    network = Transformer((LENGTH,), 256, next_byte=True, width=16, heads=2, dtype=dtype, rngs=nnx.Rngs(0))
+    text = jax.random.randint(jax.random.key(1), (3, LENGTH), 0, 256)
+    np.testing.assert_array_equal(network._read(text), network.bytes(text))
+
+    def total(network):
+        return jnp.sum(network._read(text).astype(jnp.float32) ** 2)
+
+    assert "scatter" not in str(jax.make_jaxpr(nnx.grad(total))(network))
 
 
 def texts(count=60):

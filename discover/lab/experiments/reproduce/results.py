@@ -202,13 +202,18 @@ def _results_e(make: Maker) -> list[Panel]:
 
 
 def _in_8_bits(make: Maker) -> list[Row]:
-    rows = []
-    for name in ("discover", "discover_muon"):
-        for groups in (8, 1):
-            int8 = {"optimizer.buffer_dtype": "int8"}
-            rows.append(make.row(name, so_many(groups), groups=groups))
-            rows.append(make.row(name, f"{so_many(groups)} int8", groups=groups, changes=int8))
-    return rows
+    """Each on the learning rates around the best ones of results d and h."""
+    grids = {
+        "discover": {8: (0.1, 0.3, 1.0), 1: (0.01, 0.03, 0.1)},
+        "discover_muon": {8: (0.001, 0.002, 0.003), 1: (0.0003, 0.001, 0.002)},
+    }
+    int8 = {"optimizer.buffer_dtype": "int8"}
+    return [
+        make.row(name, f"{so_many(groups)} {kind}".strip(), groups=groups, rates=rates, changes=changes)
+        for name, grid in grids.items()
+        for groups, rates in grid.items()
+        for kind, changes in (("", {}), ("int8", int8))
+    ]
 
 
 def _in_some_layers(make: Maker) -> list[Row]:
