@@ -30,6 +30,7 @@ def bench(
     loop: Annotated[
         bool, typer.Option("--loop/--no-loop", help="Time a hand-written optax loop as well, as a check of momentum.")
     ] = True,
+    update: Annotated[bool, typer.Option("--update/--no-update", help="Time the update alone as well.")] = True,
     overrides: options.SetOption = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write bench.json and a figure.")] = None,
     json_file: options.JsonOption = None,
@@ -56,6 +57,7 @@ def bench(
             repeats=repeats,
             seconds=seconds,
             loop=loop,
+            update=update,
             say=lambda text: status.update(text) if console.is_terminal else console.print(text, style="dim"),
         )
         status.stop()

@@ -70,11 +70,12 @@ def over_members(mode: str, function: Callable[..., Any], arguments: Any) -> Any
         function: of one member.
         arguments: a tuple of trees.
     """
-    if mode == "map":
-        return jax.lax.map(lambda a: function(*a), arguments)
-    # An axis of one would still turn each convolution into a batched one.
+    # An axis of one would still turn each convolution into a batched one, and a loop of one bring buffers that start
+    # in the host's memory to the device.
     if jax.tree.leaves(arguments)[0].shape[0] == 1:
         return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], arguments)))
+    if mode == "map":
+        return jax.lax.map(lambda a: function(*a), arguments)
     return jax.vmap(function)(*arguments)
 
 

@@ -111,6 +111,13 @@ def test_ctrl_c_while_the_updates_are_timed_keeps_the_table_and_those_that_were(
     assert said[-1] == "stopped: 1 of 2 updates were timed alone"
 
 
+def test_the_update_alone_is_timed_on_demand_only(monkeypatch, without_training):
+    monkeypatch.setattr(module, "time_update", lambda *_: pytest.fail("timed"))
+    table = bench(get_preset("digits").config_for, ["discover"], repeats=1, seconds=0.0001, update=False)
+    assert len(table["rows"]) == 3
+    assert not table["updates"]
+
+
 def test_groups_must_divide_the_batch():
     with pytest.raises(ConfigError, match="groups must divide the batch of 32 examples, got 5"):
         bench(get_preset("digits").config_for, ["discover"], groups=[5])

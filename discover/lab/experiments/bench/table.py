@@ -40,6 +40,7 @@ def bench(
     repeats: int = 7,
     seconds: float = 1.0,
     loop: bool = True,
+    update: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Times every optimizer in every setting, and the update on its own.
@@ -53,6 +54,7 @@ def bench(
         repeats: how often each candidate is timed, in turns.
         seconds: about how long momentum runs in each repeat.
         loop: time a hand-written optax loop beside momentum.
+        update: time the update alone, too.
         say: told what is being done.
 
     Returns:
@@ -103,7 +105,7 @@ def bench(
         say(f"{setting}: {row['milliseconds']:.4g} ms a step, {row['ratio']:.3f} of {REFERENCE}'s steps per second")
 
     bandwidth, updates = None, []
-    if measured == repeats:
+    if update and measured == repeats:
         configs = [adjusted(base, batch, *settings[0])]
         configs += [config_of(text, g, n) for text in grouped[:1] for g, n in settings]
         try:
