@@ -82,8 +82,12 @@ def kind_of(one: Parameter) -> Kind:
     """The kind of a parameter."""
     same = one.offset is not None and one.move is not None and one.offset.vector is one.move.param
     decays = one.move is not None and one.move.decay is not None
-    buffer_dtype = jnp.dtype(jnp.int8) if is_quantized(one.buffers) else one.buffers.dtype
-    return Kind(one.offset is not None, same, one.move is not None, decays, one.grads.dtype, buffer_dtype)
+    return Kind(one.offset is not None, same, one.move is not None, decays, one.grads.dtype, dtype_of(one.buffers))
+
+
+def dtype_of(buffers: Any) -> Any:
+    """In what the buffers are kept, int8 for `Quantized`."""
+    return jnp.dtype(jnp.int8) if is_quantized(buffers) else buffers.dtype
 
 
 def small_ones_together(update: Update) -> Update:

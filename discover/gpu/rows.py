@@ -27,8 +27,9 @@ class Plain:
         self.at, self.dtype = index * length + jnp.arange(length), dtype
 
     def load(self, parts: Sequence[Any], row: Any) -> list[jax.Array]:
-        """A row as it is stored."""
-        return [plgpu.load(parts[0].at[row, self.at], mask=self.at < parts[0].shape[1], other=0.0)]
+        """A row as it is stored; of several, [R], all at once, in front of the other axes."""
+        row, at = _each_at(row, self.at)
+        return [plgpu.load(parts[0].at[row, at], mask=at < parts[0].shape[1], other=0.0)]
 
     def read(self, held: Sequence[jax.Array]) -> jax.Array:
         """The numbers that it stands for."""
@@ -55,9 +56,11 @@ class InBlocks:
         self.at = self.words * quantized.WORD + _along(2, (1, 1, quantized.WORD))
 
     def load(self, parts: Sequence[Any], row: Any) -> list[jax.Array]:
-        codes, scales = parts
-        words = plgpu.load(codes.at[row, self.words], mask=self.words < codes.shape[1], other=0)
-        return [words, plgpu.load(scales.at[row, self.blocks], mask=self.blocks < scales.shape[1], other=0.0)]
+        held = []
+        for ref, places, nothing in zip(parts, (self.words, self.blocks), (0, 0.0), strict=True):
+            rows, at = _each_at(row, places)
+            held.append(plgpu.load(ref.at[rows, at], mask=at < ref.shape[1], other=nothing))
+        return held
 
     def read(self, held: Sequence[jax.Array]) -> jax.Array:
         return quantized.decoded(*held)
@@ -70,6 +73,15 @@ class InBlocks:
         for ref, places, values in zip(parts, (self.words, self.blocks), held, strict=True):
             mask = (places < ref.shape[1]) & writes
             plgpu.store(ref.at[row, places], values, mask=mask, eviction_policy=EVICT)
+
+
+def _each_at(row: Any, places: jax.Array) -> tuple[Any, jax.Array]:
+    """One row at these places; several, [R], each at all of them."""
+    if jnp.ndim(row) == 0:
+        return row, places
+    shape = (row.shape[0], *places.shape)
+    rows = jnp.broadcast_to(row.reshape(-1, *(1,) * places.ndim), shape)
+    return rows, jnp.broadcast_to(places[None], shape)
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> jax.Array:

@@ -23,10 +23,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from discover.context import Offset, displacement
+from discover.gpu import mean_kernel
 from discover.gpu.parameters import Parameter, Result, kind_of
 from discover.gpu.rows import EVICT, buffers_from, parts_of, rows_of, stretch
 from discover.quantized import is_quantized
-from discover.rule import AFRESH, Weights, apply_rule
+from discover.rule import Weights, apply_rule
 
 MAX_GROUPS = 16  # all groups' numbers are held in registers at once
 BLOCK = 512
@@ -78,7 +79,7 @@ class _Unrolled(NamedTuple):
         return held, read
 
 
-def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, block, interpret):
+def _kernel(ids_ref, scalars_ref, numbers_ref, *refs, count, kind, block):
     """One block of one of the parameters. Loads and stores are written out for each of them, the arithmetic once."""
     own = len(refs) // count  # four inputs, two results, and the buffers twice
     ins, outs = own // 2 + 1, own // 2 - 1
@@ -107,7 +108,7 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
     mean, param, vector, grads, old = loads[0]() if count == 1 else lax.switch(which, loads)
     offset = Offset(numbers_ref[0], numbers_ref[1], vector) if kind.offset else None
     weights = _unpack(scalars_ref, num_groups)
-    turn, step, start = (ids_ref[3 * num_groups + place] for place in range(3))
+    step, start = (ids_ref[3 * num_groups + place] for place in range(2))
     groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[2 * num_groups + k], start))
     old = [rows.read(held) for held in old]
     result, new_mean, held, _ = apply_rule(weights, grads, mean, old, offset, groups)
@@ -124,17 +125,6 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
         store(refs.result.at[at], result)
         store(refs.new_mean.at[at], new_mean)
 
-        # Last, from memory: nothing of the above need stay in a register for it, which would slow every block down.
-        @pl.when(number % AFRESH == turn)
-        def sum_afresh():
-            if not interpret:
-                plgpu.debug_barrier()  # until all of this block has stored; the interpreter has no threads
-
-            def add(n, total):
-                return total + probs_ref[n] * rows.read(rows.load(refs.new_buffers, n))
-
-            store(refs.new_mean.at[at], lax.fori_loop(0, probs_ref.shape[0], add, jnp.zeros_like(mean)))
-
     for k, refs in enumerate(parameters):
         stores = functools.partial(store_to, refs)
         stores() if count == 1 else pl.when(which == k)(stores)
@@ -143,13 +133,13 @@ def _kernel(ids_ref, scalars_ref, probs_ref, numbers_ref, *refs, count, kind, bl
 class Scalars(NamedTuple):
     """The scalars of one step, laid out for the kernel: made once, shared by all parameters."""
 
-    ids: jax.Array  # int32 [3G + 3], the buffers to read, to write (N or more: none), clusters; turn, step and start
+    ids: jax.Array  # int32 [3G + 3], the buffers to read, to write (N or more: none), clusters; step, start and turn
     values: jax.Array  # float32 [3 + 5G + G²]
     probs: jax.Array  # float32 [N]
 
     def starting_at(self, number: jax.Array) -> Scalars:
         """For a slice of a parameter, which is rounded as a part of the whole."""
-        return self._replace(ids=self.ids.at[-1].set(number))
+        return self._replace(ids=self.ids.at[-2].set(number))
 
 
 def pack(weights: Weights) -> Scalars:
@@ -158,7 +148,7 @@ def pack(weights: Weights) -> Scalars:
     vectors = (weights.valid, weights.share, weights.rate, weights.mean_old, weights.mean_new)
     values = (*scalars, *vectors, weights.cluster_mean.reshape(-1))
     turn = -1 if weights.turn is None else weights.turn
-    numbers = jnp.stack([jnp.asarray(number, jnp.int32) for number in (turn, weights.step, 0)])
+    numbers = jnp.stack([jnp.asarray(number, jnp.int32) for number in (weights.step, 0, turn)])
     ids = jnp.concatenate([weights.read_ids, weights.write_ids, weights.clusters, numbers])
     return Scalars(ids, jnp.concatenate([v.astype(jnp.float32) for v in values]), weights.probs.astype(jnp.float32))
 
@@ -197,7 +187,8 @@ def update_in_kernels(
         for few in (numbers[at : at + most] for at in range(0, len(numbers), most)):
             some = [parameters[number] for number in few]
             results |= zip(few, _launch(scalars, some, block=block, warps=warps, interpret=interpret))
-    return [results[number] for number in range(len(parameters))]
+    in_order = [results[number] for number in range(len(parameters))]
+    return mean_kernel.with_part_afresh(scalars.ids, scalars.probs, in_order, interpret=interpret)
 
 
 def _most_together(one: Parameter) -> int:
@@ -209,7 +200,7 @@ def _launch(
     scalars: Scalars, parameters: Sequence[Parameter], *, block: int, warps: int, interpret: bool
 ) -> list[Result]:
     """One kernel for all of these."""
-    arguments: list[Any] = [*scalars, _numbers(parameters[0])]
+    arguments: list[Any] = [scalars.ids, scalars.values, _numbers(parameters[0])]
     shapes, aliases, nothing = [], {}, jnp.zeros(1, jnp.float32)
     kind = kind_of(parameters[0])
     block = stretch(block, kind.buffer_dtype)
@@ -225,7 +216,7 @@ def _launch(
         flat = jax.ShapeDtypeStruct((size,), one.mean.dtype)
         shapes += [flat, flat, *(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in buffers)]
     results = pl.pallas_call(
-        functools.partial(_kernel, count=len(parameters), kind=kind, block=block, interpret=interpret),
+        functools.partial(_kernel, count=len(parameters), kind=kind, block=block),
         out_shape=shapes,
         grid=(sum(pl.cdiv(one.mean.size, block) for one in parameters),),
         input_output_aliases=aliases,

@@ -1,7 +1,5 @@
 """ḡ = Σ p_n g_n for as long as a run lasts, after any gradient; and gradients that are not finite."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +7,8 @@ import optax
 import pytest
 
 import discover
-from discover import rule
-from discover.gpu import update_kernel
+from discover import quantized, rule
+from discover.gpu import mean_kernel, update_kernel
 from discover.gpu.parameters import Parameter
 from discover.registry import OPTIMIZERS
 from tests.library import table
@@ -66,20 +64,50 @@ def test_the_same_for_runs_side_by_side():
 
 
 @pytest.mark.float32
-def test_the_kernel_sums_a_part_of_the_mean_afresh_at_each_step():
-    rng, block = np.random.default_rng(0), 8
-    buffers, mean = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 20), (20,)))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("num_clusters", [1, 3, 40])
+def test_the_kernel_sums_a_part_of_the_mean_afresh_at_each_step(num_clusters, dtype):
+    rng, length = np.random.default_rng(0), quantized.BLOCK
+    sizes, turn = (length * rule.AFRESH + 2 * length + 5, 3 * length, length + 1), 2
+    means = [jnp.asarray(rng.normal(size=size), jnp.float32) for size in sizes]
+    rows = [jnp.asarray(rng.normal(size=(num_clusters, size)), jnp.float32) for size in sizes]
+    draw = quantized.Draw(0, jnp.arange(num_clusters))
+    buffers = [quantized.quantize(one, draw) if dtype == "int8" else one.astype(dtype) for one in rows]
+    probs = jnp.asarray(rng.dirichlet(np.ones(num_clusters)), jnp.float32)
+
+    def at_turn(turn):
+        given = [(None, mean, held) for mean, held in zip(means, buffers)]
+        return [
+            mean
+            for _, mean, _ in compiled(
+                lambda: mean_kernel.with_part_afresh(jnp.array([9, turn], jnp.int32), probs, given, interpret=True)
+            )
+        ]
+
+    for mean, held, new, kept in zip(means, buffers, at_turn(turn), at_turn(-1)):
+        piece = np.arange(mean.size) // length
+        due = piece % rule.AFRESH == turn
+        np.testing.assert_allclose(new[due], (probs @ quantized.values_of(held, mean))[due], atol=1e-5)
+        np.testing.assert_array_equal(new[~due], mean[~due])
+        np.testing.assert_array_equal(kept, mean)
+    assert [int((np.arange(size) // length % rule.AFRESH == turn).sum()) for size in sizes] == [length + 5, length, 0]
+
+
+@pytest.mark.float32
+def test_the_update_in_kernels_leaves_a_part_of_the_mean_summed_afresh():
+    rng, size = np.random.default_rng(0), 300
+    buffers, mean = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, size), (size,)))
     probs, ids = jnp.array([0.5, 0.3, 0.2]), jnp.array([2, 0], jnp.int32)
     weights, _ = rule.batch_weights(
         ids, None, probs, None, jnp.int32(1), correction=0.2, rate=rule.proportional_rate(0.9)
     )
-    one = Parameter(None, jnp.ones((2, 20)), mean, buffers, None, None)
-    update = functools.partial(update_kernel.update_in_kernels, block=block, interpret=True)
-    _, new, stored = compiled(lambda: update(update_kernel.pack(weights), [one]))[0]
-    _, kept, _ = compiled(lambda: update(update_kernel.pack(weights._replace(turn=jnp.int32(-1))), [one]))[0]
-    np.testing.assert_allclose(new[8:16], (probs @ stored)[8:16], rtol=1e-6)
-    np.testing.assert_array_equal(np.delete(new, slice(8, 16)), np.delete(kept, slice(8, 16)))
-    assert np.abs(kept - new)[8:16].min() > 1e-3  # the mean was none of these buffers'
+    one = Parameter(None, jnp.ones((2, size)), mean, buffers, None, None)
+    _, new, stored = compiled(
+        lambda: update_kernel.update_in_kernels(update_kernel.pack(weights), [one], interpret=True)
+    )[0]
+    due = np.arange(size) // quantized.BLOCK == 1
+    np.testing.assert_allclose(new[due], (probs @ stored)[due], atol=1e-6)
+    assert np.abs(new - probs @ stored)[~due].min() > 1e-3  # the mean was none of these buffers'
 
 
 @pytest.mark.float32
