@@ -4,7 +4,7 @@
     python benchmarks/scaling.py --large        # the two large settings of docs/scaling.md, compiled for 64 and 256
                                                 # simulated devices and not run
 
-Bytes sent are read from the compiled program (`benchmarks.traffic`), memory is what one device holds of the
+Bytes sent are read from the compiled program (`traffic.py`), memory is what one device holds of the
 state. Step times are of simulated devices that share the cores of one CPU: they show that a step's work does not grow
 with the clusters, not how fast real devices are.
 """
@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from traffic import bytes_sent
+
 DEVICES, CLUSTERS, WIDTH, BATCH = (1, 2, 4, 8), (10, 100, 1000), 128, 128
 SEVERAL = {"two clusters a device": None, "the same, sent as bfloat16": "bfloat16"}
 
@@ -35,7 +37,6 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from benchmarks.traffic import bytes_sent
     from discover.sharding import shard_by_parameter, sharded_group_value_and_grad
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
@@ -150,7 +151,6 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from benchmarks.traffic import bytes_sent
     from discover.sharding import shard_by_parameter, state_shardings
 
     make, clusters, devices = LARGE[name]
