@@ -28,7 +28,7 @@ from discover.groups import group_value_and_grad
 from discover.optimizers.igt import igt_eval_params
 from discover.sharding.slices import Slices, check_mesh, slice_multiple
 
-T = TypeVar("T")
+_Batch = TypeVar("_Batch")
 EXCHANGES = ("groups", "mean")
 """What the devices tell each other: the gradient of every group, or only their mean (enough for plain optimizers)."""
 
@@ -184,8 +184,8 @@ def sharded_group_value_and_grad(
 
 
 def pad_groups(
-    batch: T, cluster_ids: ArrayLike, group_sizes: ArrayLike | None, multiple: int
-) -> tuple[T, jax.Array, jax.Array]:
+    batch: _Batch, cluster_ids: ArrayLike, group_sizes: ArrayLike | None, multiple: int
+) -> tuple[_Batch, jax.Array, jax.Array]:
     """Adds groups of size 0, which every optimizer ignores, until G is a multiple of `multiple`.
 
     Args:
