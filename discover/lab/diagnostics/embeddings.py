@@ -64,7 +64,8 @@ class StreamingKMeans:
         """The nearest centre of each row."""
         if self._model is None:
             self._begin()
-        return self._model.predict(rows).astype(np.int32)
+        model: Any = self._model
+        return model.predict(rows).astype(np.int32)
 
 
 def cluster_stream(
