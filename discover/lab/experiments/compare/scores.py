@@ -30,8 +30,8 @@ def choose_rate(
     """
     grid = []
     for index, rate in enumerate(learning_rates):
-        group = members[index * len(seeds) : (index + 1) * len(seeds)]
-        found = [(member.get("final") or {}).get("validation") or {} for member in group]
+        own = members[index * len(seeds) : (index + 1) * len(seeds)]
+        found = [(member.get("final") or {}).get("validation") or {} for member in own]
         grid.append({"learning_rate": rate, f"validation_{by}": spread([one.get(by) for one in found])})
     scores = [point[f"validation_{by}"]["mean"] for point in grid]
     scores = [-math.inf if score is None else score if by == "accuracy" else -score for score in scores]
