@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from discover.lab.cli import build_app, main
-from discover.lab.experiments.compare.scores import spread
+from discover.lab.records import spread
 from tests.lab.report.synthetic import write_comparison
 
 SMALL = [

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from discover.lab.records import spread
+
 Quantity = Literal["accuracy", "loss"]
 
 
@@ -36,21 +38,6 @@ def choose_rate(
     scores = [point[f"validation_{by}"]["mean"] for point in grid]
     scores = [-math.inf if score is None else score if by == "accuracy" else -score for score in scores]
     return scores.index(max(scores)), grid
-
-
-def spread(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean and sample standard deviation over the seeds, with the values; both null if a seed diverged.
-
-    >>> spread([0.5, 0.7])["mean"]
-    0.6
-    """
-    if not values or any(value is None or not math.isfinite(value) for value in values):
-        return {"mean": None, "std": None, "values": list(values)}
-    numbers = [float(value) for value in values if value is not None]
-    mean = math.fsum(numbers) / len(numbers)
-    rest = math.fsum((value - mean) ** 2 for value in numbers)
-    std = math.sqrt(rest / (len(numbers) - 1)) if len(numbers) > 1 else 0.0
-    return {"mean": mean, "std": std, "values": numbers}
 
 
 def spreads(final: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
