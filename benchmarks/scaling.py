@@ -1,10 +1,10 @@
 """What a step sends, holds and takes, against the number of devices and of clusters.
 
-    python benchmarks/scaling.py                # 1 to 8 simulated devices, 10 to 1,000 clusters: table and figure
+    python benchmarks/scaling.py                # 1 to 8 simulated devices, 10 to 1,000 clusters: numbers and figure
     python benchmarks/scaling.py --large        # the two large settings of docs/scaling.md, compiled for 64 and 256
                                                 # simulated devices and not run
 
-Bytes sent are read from the compiled program (`benchmarks.traffic`), memory is what one device holds of the
+Bytes sent are read from the compiled program (`traffic.py`), memory is what one device holds of the
 state. Step times are of simulated devices that share the cores of one CPU: they show that a step's work does not grow
 with the clusters, not how fast real devices are.
 """
@@ -21,17 +21,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from traffic import bytes_sent
+
 DEVICES, CLUSTERS, WIDTH, BATCH = (1, 2, 4, 8), (10, 100, 1000), 128, 128
 SEVERAL = {"two clusters a device": None, "the same, sent as bfloat16": "bfloat16"}
-
-
-def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
-    """Rows as a Markdown table; ``columns`` maps a key to its title and format."""
-    titles = [title.partition("|")[0] for title in columns.values()]
-    formats = [title.partition("|")[2] for title in columns.values()]
-    cells = [[format(row[key], spec) for key, spec in zip(columns, formats)] for row in rows]
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells])
 
 
 def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, Any]:
@@ -44,7 +37,6 @@ def measure(devices: int, clusters: int, steps: int, repeats: int) -> dict[str, 
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from benchmarks.traffic import bytes_sent
     from discover.sharding import shard_by_parameter, sharded_group_value_and_grad
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
@@ -159,7 +151,6 @@ def compile_large(name: str, dtype: str) -> dict[str, Any]:
     from jax.sharding import PartitionSpec as P
 
     import discover
-    from benchmarks.traffic import bytes_sent
     from discover.sharding import shard_by_parameter, state_shardings
 
     make, clusters, devices = LARGE[name]
@@ -267,53 +258,24 @@ def main() -> None:
     import jax
 
     where = f"jax {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} CPU cores"
+    rows = []
     if options.large:
-        rows = []
-        for name in LARGE:
-            for dtype in ("float32", "bfloat16"):
-                rows.append(compile_large(name, dtype))
-                print(json.dumps(rows[-1]), flush=True)
-        columns = {
-            "setting": "setting",
-            "buffers": "buffers",
-            "devices": "devices",
-            "parameters": "parameters|,",
-            "state_arithmetic": "state a device, arithmetic (bytes)|,.0f",
-            "state_compiled": "compiled|,.0f",
-            "params_bytes": "parameters (bytes)|,.0f",
-            "grads_bytes": "gradients (bytes)|,.0f",
-            "temporaries": "temporaries, compiled|,.0f",
-            "peak": "all together|,.0f",
-            "state_momentum": "momentum: state|,.0f",
-            "temporaries_momentum": "temporaries|,.0f",
-            "peak_momentum": "all together|,.0f",
-            "sent_arithmetic": "sent a device, arithmetic (bytes)|,.0f",
-            "sent_compiled": "compiled|,.0f",
-            "sent_momentum": "momentum, compiled|,.0f",
-        }
+        work = ((compile_large, name, dtype) for name in LARGE for dtype in ("float32", "bfloat16"))
     else:
-        rows = [measure(d, n, options.steps, options.repeats) for n in CLUSTERS for d in DEVICES]
-        columns = {
-            "clusters": "clusters|,",
-            "devices": "devices",
-            "sent": "sent a device (bytes)|,.0f",
-            "sent_momentum": "momentum|,.0f",
-            "ratio": "ratio|.3f",
-            "state_bytes": "state a device (bytes)|,",
-            "step_ms": "step (ms)|.2f",
-        }
-        parameters = rows[0]["parameters"]
+        work = ((measure, d, n, options.steps, options.repeats) for n in CLUSTERS for d in DEVICES)
+    for function, *arguments in work:
+        rows.append(function(*arguments))
+        print(json.dumps(rows[-1]), flush=True)
+    if not options.large:
         caption = (
-            f"{parameters:,} parameters, one group a device (two on one), batch {BATCH}; times: median and range of "
-            f"n={options.repeats} rounds of {options.steps} steps; {where}; python benchmarks/scaling.py"
+            f"{rows[0]['parameters']:,} parameters, one group a device (two on one), batch {BATCH}; times: median and "
+            f"range of n={options.repeats} rounds of {options.steps} steps; {where}; python benchmarks/scaling.py"
         )
         draw(rows, options.figure, caption)
-    print(table(rows, columns))
     print(where)
     if options.json:
-        options.json.write_text(
-            json.dumps({"command": " ".join(sys.argv), "where": where, "rows": rows}, indent=2) + "\n"
-        )
+        record = {"command": " ".join(sys.argv), "where": where, "rows": rows}
+        options.json.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

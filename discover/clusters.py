@@ -2,9 +2,8 @@
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Clusters:
 
     probs: tuple[float, ...]
 
-    def __init__(self, probs: Sequence[float] | Any):
+    def __init__(self, probs: Iterable[float]):
         values = tuple(_numbers("probs", probs))
         if not values:
             raise ValueError("probs must name at least one cluster, got none")
@@ -57,7 +56,7 @@ class Clusters:
         return cls((1.0 / number,) * number)
 
     @classmethod
-    def from_counts(cls, counts: Sequence[float] | Any) -> "Clusters":
+    def from_counts(cls, counts: Iterable[float]) -> "Clusters":
         """Clusters as probable as they are large: `counts` examples in each."""
         values = _numbers("counts", counts)
         for n, c in enumerate(values):
@@ -74,7 +73,7 @@ class Clusters:
         return len(self.probs)
 
 
-def _numbers(name: str, values: Any) -> list[float]:
+def _numbers(name: str, values: Iterable[float]) -> list[float]:
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError):

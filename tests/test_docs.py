@@ -80,6 +80,12 @@ def test_what_diagnose_says_was_measured_is_what_the_records_say(order, record, 
     }
 
 
+def test_every_figure_is_on_a_page():
+    text = "".join(page.read_text() for page in PAGES)
+    drawn = {path.name for path in (ROOT / "docs" / "figures").iterdir() if path.suffix in (".png", ".svg")}
+    assert {name for name in drawn if f"figures/{name}" not in text} == set()
+
+
 def test_a_number_that_differs_from_its_record_is_replaced():
     note = "<!-- accuracy(results-a-clean, discover) -->"
     text = f"Discover reaches **12.3 ± 4.5**{note} %, once **99**{note}."

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-LOOPS = ("optax_loop_nnx", "optax_loop_equinox")
 WAS = re.compile(r"^( *)# was: (.*)\n(.*)$", re.MULTILINE)
 
 
@@ -19,9 +18,9 @@ def run_main(name, monkeypatch, **constants):
     return names["main"]()
 
 
-@pytest.mark.parametrize("name", [LOOPS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in LOOPS[1:])])
-def test_three_lines_turn_an_optax_loop_into_a_discover_loop(name):
+def test_three_lines_turn_an_optax_loop_into_a_discover_loop():
     """The lines below each `# was:` are put back, and the script must be a running optax loop without Discover."""
+    name = "optax_loop_nnx"
     source = (EXAMPLES / f"{name}.py").read_text()
     assert len(WAS.findall(source)) == 3
     before = WAS.sub(r"\1\2", source)
@@ -40,18 +39,13 @@ def test_classes_as_clusters(monkeypatch):
     means = run_main("classes_as_clusters", monkeypatch, SEEDS=2)
     assert means["Discover"] > max(means["momentum"], means["Adam"]) + 0.1
     assert means["momentum, shuffled"] > means["Discover"]
+    assert means["Discover, 40% wrong"] > means["momentum, 40% wrong"] + 0.05
 
 
 @pytest.mark.slow
 def test_clients_with_skewed_data(monkeypatch):
     means = run_main("skewed_clients", monkeypatch)
     assert means["Discover, p_n known"] > means["momentum"] + 0.03
-
-
-@pytest.mark.slow
-def test_label_noise(monkeypatch):
-    means = run_main("label_noise", monkeypatch, SEEDS=2)
-    assert means["Discover"] > means["momentum"] + 0.05
 
 
 UNIFORM_LOSS = 4.85  # log 128: what knowing nothing costs

@@ -91,6 +91,29 @@ def finite(value: Any) -> Any:
     return value
 
 
+def mean_std(values: Iterable[float | None]) -> tuple[float, float]:
+    """Mean and sample standard deviation; values that are not finite make both NaN, one value has std 0.
+
+    >>> mean_std([1.0, 3.0])
+    (2.0, 1.4142135623730951)
+    """
+    numbers = [math.nan if value is None else float(value) for value in values]
+    if not numbers or not all(map(math.isfinite, numbers)):
+        return math.nan, math.nan
+    mean = math.fsum(numbers) / len(numbers)
+    rest = math.fsum((number - mean) ** 2 for number in numbers)
+    return mean, math.sqrt(rest / (len(numbers) - 1)) if len(numbers) > 1 else 0.0
+
+
+def spread(values: Sequence[float | None]) -> dict[str, Any]:
+    """The same as records have it, with the values; both null if a seed diverged.
+
+    >>> spread([0.5, 0.7])["mean"]
+    0.6
+    """
+    return finite({**dict(zip(("mean", "std"), mean_std(values))), "values": values})
+
+
 class MetricsWriter:
     """Appends lines to metrics.jsonl, and knows how many bytes are safely in it, and their checksum.
 

@@ -13,14 +13,14 @@ not matter and may change at every step. `docs/scaling.md` does the arithmetic, 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from discover.checks import check_choice, check_cluster_ids, check_group_axis, check_group_sizes
 from discover.context import Context
@@ -28,6 +28,7 @@ from discover.groups import group_value_and_grad
 from discover.optimizers.igt import igt_eval_params
 from discover.sharding.slices import Slices, check_mesh, slice_multiple
 
+_Batch = TypeVar("_Batch")
 EXCHANGES = ("groups", "mean")
 """What the devices tell each other: the gradient of every group, or only their mean (enough for plain optimizers)."""
 
@@ -182,7 +183,9 @@ def sharded_group_value_and_grad(
     return value_and_grad
 
 
-def pad_groups(batch: Any, cluster_ids: Any, group_sizes: Any, multiple: int) -> tuple[Any, jax.Array, jax.Array]:
+def pad_groups(
+    batch: _Batch, cluster_ids: ArrayLike, group_sizes: ArrayLike | None, multiple: int
+) -> tuple[_Batch, jax.Array, jax.Array]:
     """Adds groups of size 0, which every optimizer ignores, until G is a multiple of `multiple`.
 
     Args:
@@ -212,8 +215,8 @@ def pad_groups(batch: Any, cluster_ids: Any, group_sizes: Any, multiple: int) ->
 
 
 def sharded_eval_params(
-    state: Any, params: Any, mesh: Mesh, *, data_axis: str = "data", param_specs: Any = None
-) -> Any:
+    state: optax.OptState, params: optax.Params, mesh: Mesh, *, data_axis: str = "data", param_specs: Any = None
+) -> optax.Params:
     """`igt_eval_params` for a state of `shard_by_parameter`: the whole parameters to evaluate, on every device."""
     slices = Slices(params, mesh, data_axis, param_specs, multiple=slice_multiple(state))
     found = igt_eval_params(state, None)
@@ -221,8 +224,13 @@ def sharded_eval_params(
 
 
 def state_shardings(
-    inner: optax.GradientTransformation, params: Any, mesh: Mesh, *, data_axis: str = "data", param_specs: Any = None
-) -> Any:
+    inner: optax.GradientTransformation,
+    params: optax.Params,
+    mesh: Mesh,
+    *,
+    data_axis: str = "data",
+    param_specs: Any = None,
+) -> optax.OptState:
     """Shape and sharding of each leaf of the state that `shard_by_parameter(inner, mesh, ...)` makes.
 
     Nothing is computed and no device memory is used: for restoring a checkpoint, or for arithmetic.
@@ -247,7 +255,7 @@ def _count_groups(groups: Any, like: Any, devices: int, data_axis: str) -> int:
     return num_groups
 
 
-def _gather(slices: Slices, updates: Any, cut: Any, params: Any) -> Any:
+def _gather(slices: Slices, updates: Any, cut: Any, params: Any) -> optax.Updates:
     """Whole updates from slices. Where they are wider than the parameters, the new parameters travel instead."""
     wider = jax.tree.map(lambda u, p: u.dtype != p.dtype, updates, cut)
     sent = jax.tree.map(lambda w, u, p: (p + u).astype(p.dtype) if w else u, wider, updates, cut)

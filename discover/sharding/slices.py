@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -64,7 +65,9 @@ class Slices:
       ValueError: if the axis is not in the mesh, a parameter is sharded over it, or a shape does not divide.
     """
 
-    def __init__(self, params: Any, mesh: Mesh, data_axis: str = "data", param_specs: Any = None, *, multiple: int = 1):
+    def __init__(
+        self, params: optax.Params, mesh: Mesh, data_axis: str = "data", param_specs: Any = None, *, multiple: int = 1
+    ):
         check_mesh(mesh, data_axis)
         self.multiple = multiple
         self.mesh, self.axis, self.count = mesh, data_axis, mesh.shape[data_axis]
@@ -113,7 +116,7 @@ class Slices:
         """Inside of a device: where in all the slices of a leaf its own begins."""
         return lax.axis_index((*leaf.axes, self.axis)) * leaf.length
 
-    def cut(self, params: Any) -> Any:
+    def cut(self, params: optax.Params) -> optax.Params:
         """Each device's slice of parameters that it holds whole: nothing moves."""
 
         def local(*values):
@@ -127,7 +130,7 @@ class Slices:
 
         return self._mapped(local, params, [leaf.spec for leaf in self.leaves], [self.spec(x) for x in self.leaves])
 
-    def exchange(self, grads: Any, weights: jax.Array | None = None) -> Any:
+    def exchange(self, grads: optax.Updates, weights: jax.Array | None = None) -> optax.Updates:
         """From each device's groups' whole gradients to every device's slice of all of them: one all-to-all.
 
         Args:
@@ -144,7 +147,7 @@ class Slices:
 
         return self._scattered(local, grads, weights)
 
-    def reduce(self, grads: Any, weights: jax.Array) -> Any:
+    def reduce(self, grads: optax.Updates, weights: jax.Array) -> optax.Updates:
         """Every device's slice of the weighted sum over all groups: one reduce-scatter.
 
         Args:
@@ -174,7 +177,7 @@ class Slices:
         targets = [self.spec(leaf, leading=1) for leaf in self.leaves]
         return self._mapped(local, grads, sources, targets, extra=weights)
 
-    def gather(self, slices: Any) -> Any:
+    def gather(self, slices: optax.Updates) -> optax.Updates:
         """The whole parameters (or updates) on every device, from the slices: one all-gather."""
 
         def local(*values):
@@ -219,7 +222,7 @@ class Slices:
         )
         return mapped(*whole, *slices)
 
-    def place(self, state: Any) -> Any:
+    def place(self, state: optax.OptState) -> optax.OptState:
         """Keeps every part of an optimizer's state on its device: see `shardings`."""
         return jax.tree.map(lax.with_sharding_constraint, state, self.shardings(state))
 
@@ -279,7 +282,7 @@ class Slices:
         return self.treedef.unflatten(mapped(*leaves))
 
 
-def slice_multiple(state: Any) -> int:
+def slice_multiple(state: optax.OptState) -> int:
     """Of what the slices of an optimizer with such a state are a multiple: 8-bit buffers come in blocks."""
     if any(map(is_on_host, jax.tree.leaves(state, is_leaf=is_on_host))):
         raise ValueError("buffers on the host cannot be cut over devices: buffers must be 'device', got 'host'")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from discover.lab.cli import build_app, main
-from discover.lab.experiments.compare.scores import spread
+from discover.lab.records import spread
 from tests.lab.report.synthetic import write_comparison
 
 SMALL = [
@@ -58,6 +58,27 @@ BAD = {
     "nothing to report": (["report", "no/such/folder"], "no such directory: no/such/folder"),
     "json into nowhere": (["presets", "--json", "no/such/folder/file.json"], "there is no folder"),
     "json onto a folder": (["presets", "--json", "."], "it is a folder"),
+    "no time": (["sweep", "digits", "--minutes", "0"], "--minutes must be above 0"),
+    "storage alone": (
+        ["sweep", "digits", "--storage", "sqlite:///x.db"],
+        "--storage goes with --search tpe",
+    ),
+    "unknown search": (["sweep", "digits", "--search", "tep"], "did you mean 'tpe'"),
+    "no result": (["reproduce"], "say which result"),
+    "unknown result": (["reproduce", "results-z"], "unknown result 'results-z'"),
+    "unknown scale": (["reproduce", "results-a", "--scale", "large"], "unknown scale 'large'"),
+    "no record": (["reproduce", "results-a", "--redraw"], "there is no record of results-a in runs/reproduce-small"),
+    "too small a sample": (["diagnose", "digits", "--sample", "3"], "--sample must be at least 20"),
+    "too many devices": (["train", "digits", "--devices", "99"], "the number of devices must be from 1 to 8, got 99"),
+    "an odd number of devices": (
+        ["train", "digits", "--devices", "3", "--set", "batches.groups=4"],
+        "batches.groups must be a multiple of the 3 devices",
+    ),
+    "a coordinator alone": (["train", "digits", "--coordinator", "here"], "goes with --num-processes and --process-id"),
+    "of another model": (
+        ["train", "digits", "--set", "model.name=logistic"],
+        "'logistic' has no depth (got 2)",
+    ),
 }
 
 

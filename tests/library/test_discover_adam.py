@@ -59,9 +59,3 @@ def test_a_trajectory_against_plain_numpy():
         theta = theta - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + 1e-8)
         expected.append(theta)
     exact(path, np.array(expected))
-
-
-@pytest.mark.parametrize("name", ["beta", "nu", "beta1", "beta2"])
-def test_a_rate_outside_of_0_to_1_is_named(name):
-    with pytest.raises(ValueError, match=rf"{name} must be in \[0, 1\], got 1.5"):
-        discover.discover_adam(0.1, discover.Clusters.uniform(2), **{name: 1.5})

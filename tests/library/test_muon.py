@@ -132,43 +132,9 @@ def test_a_parameter_that_is_no_matrix_is_refused():
         tx.init(problem.start())
 
 
-@pytest.mark.parametrize("name", ["beta", "nu", "beta2"])
-def test_a_rate_outside_of_0_to_1_is_named(name):
-    with pytest.raises(ValueError, match=rf"{name} must be in \[0, 1\], got 1.5"):
-        discover.discover_muon(0.1, CLUSTERS, **{name: 1.5})
-    with pytest.raises(ValueError, match=rf"{name} must be in \[0, 1\], got 1.5"):
-        discover.muon(0.1, **{name: 1.5})
-
-
-def test_an_empty_batch_changes_nothing():
-    tx, params, ids = discover.discover_muon(0.1, CLUSTERS, weight_decay=0.1), problem.start(), jnp.array([0, 2])
-    update = jax.jit(lambda grads, state, sizes: tx.update(grads, state, params, cluster_ids=ids, group_sizes=sizes))
-    grads = {"w": normal(2, *SHAPES[0]), "b": normal(2, problem.CLASSES)}
-    _, state = update(grads, tx.init(params), jnp.array([1, 3]))
-    updates, after = update(jax.tree.map(lambda g: np.nan * g, grads), state, jnp.array([0, 0]))
-    assert all(not np.any(u) for u in jax.tree.leaves(updates))
-    jax.tree.map(np.testing.assert_array_equal, after, state)
-
-
 def test_a_direction_of_zero_makes_no_step():
     steps = orthogonal(jax.tree.map(np.zeros_like, NETWORK))
     assert all(not np.any(step) for step in jax.tree.leaves(steps))
-
-
-def test_members_of_one_program_differ_in_their_numbers():
-    """The factory is called inside of `jit` and `vmap`, with traced numbers."""
-    params, ids = problem.start(), jnp.array([0, 2])
-    grads = {"w": normal(2, *SHAPES[0]), "b": normal(2, problem.CLASSES)}
-
-    def step(lr, beta, nu):
-        tx = discover.discover_muon(lr, CLUSTERS, beta=beta, nu=nu, weight_decay=lr, l2=lr)
-        return tx.update(grads, tx.init(params), params, cluster_ids=ids)[0]
-
-    numbers = [(0.01, 0.9, 0.5), (0.1, 0.95, 1.0)]
-    together = jax.jit(jax.vmap(step))(*map(jnp.array, zip(*numbers)))
-    for member, one in enumerate(numbers):
-        alone = jax.jit(lambda one=one: step(*one))()
-        jax.tree.map(lambda both, single, member=member: close(both[member], single), together, alone)
 
 
 def test_devices_put_the_matrices_together():

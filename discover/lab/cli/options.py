@@ -15,7 +15,7 @@ from discover.lab.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from discover.lab.experiments.presets.preset import Preset
-    from discover.lab.experiments.presets.what import Setting
+    from discover.lab.experiments.presets.setting import Setting
 
 
 def check_writable(target: str | None) -> str | None:
@@ -174,7 +174,7 @@ def chosen_setting(
 ) -> Setting:
     """The setting of a preset, of a path, or of a ``--config`` file; what was chosen for one's own data is said."""
     from discover.lab.cli.console import say
-    from discover.lab.experiments.presets.what import Setting, setting_of
+    from discover.lab.experiments.presets.setting import Setting, setting_of
 
     if what is None or file is not None:
         return Setting(chosen_preset(what, file, default))
@@ -201,7 +201,7 @@ def as_overrides(
     own: OwnData = (None, None, None, None, None),
 ) -> list[str]:
     """The ``--set`` texts, preceded by what ``--data``, ``--seeds``, ``--track-variance`` and ``own`` stand for."""
-    from discover.lab.experiments.presets.what import data_overrides
+    from discover.lab.experiments.presets.setting import data_overrides
 
     result = data_overrides(*own)
     if track_variance is not None:

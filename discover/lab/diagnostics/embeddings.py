@@ -60,31 +60,23 @@ class StreamingKMeans:
             self._model = MiniBatchKMeans(**options, **start)
             self._model.partial_fit(rows)
 
-    @property
-    def centres(self) -> NDArray[np.float32]:
-        """`[k, features]`, the centres so far."""
-        return self._fitted().cluster_centers_
-
     def assign(self, rows: NDArray[np.float32]) -> NDArray[np.int32]:
         """The nearest centre of each row."""
-        return self._fitted().predict(rows).astype(np.int32)
-
-    def _fitted(self) -> Any:
         if self._model is None:
             self._begin()
-        return self._model
+        model: Any = self._model
+        return model.predict(rows).astype(np.int32)
 
 
 def cluster_stream(
-    rows: Callable[[], Iterable[NDArray[np.float32]]], num_clusters: int, *, seed: int = 0, passes: int = 1
+    rows: Callable[[], Iterable[NDArray[np.float32]]], num_clusters: int, *, seed: int = 0
 ) -> NDArray[np.int32]:
-    """Clusters a stream of embeddings: `passes` passes to find the centres, one more to assign.
+    """Clusters a stream of embeddings: a pass to find the centres, one more to assign.
 
     Args:
       rows: `rows()` starts a pass: pieces `[r, features]` of the embeddings, in the examples' order.
       num_clusters: k; clusters that come out empty are dropped, so fewer may be found.
       seed: of k-means.
-      passes: over the data, to find the centres.
 
     Example:
       >>> import numpy as np
@@ -94,8 +86,7 @@ def cluster_stream(
       True
     """
     model = StreamingKMeans(num_clusters, seed=seed)
-    for _ in range(passes):
-        for piece in rows():
-            model.partial_fit(piece)
+    for piece in rows():
+        model.partial_fit(piece)
     ids = np.concatenate([model.assign(piece) for piece in rows()])
     return np.unique(ids, return_inverse=True)[1].astype(np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from discover.lab.report.load import mean_std
+from discover.lab.records import mean_std
 from discover.lab.report.style import series_name
 from discover.lab.report.tables import accuracy
 from discover.registry import OPTIMIZERS

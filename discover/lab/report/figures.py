@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discover.lab.report.load import Curve, Report, RunRecord, facts_line, mean_std
+from discover.lab.records import mean_std
+from discover.lab.report.load import Curve, Report, RunRecord, facts_line
 from discover.lab.report.plotting import draw_bar, save_figure, set_title, styled
 from discover.lab.report.style import Style, series_styles
 

@@ -5,10 +5,7 @@ Only records are read here (JSON and JSON lines); nothing is trained and nothing
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,11 @@ from discover.lab.records import (
     METRICS,
     SUMMARY,
     RecordsError,
+    mean_std,
     read_json,
     read_metrics,
     read_object,
+    spread,
 )
 
 COMPARISON = "comparison.json"
@@ -60,8 +59,8 @@ class RunRecord:
                 # A resumed run may repeat a step that it had already written; the later line counts.
                 by_step[int(line["step"])][int(line.get("seed", 0))] = float(value)
         steps = sorted(by_step)
-        spread = [mean_std(by_step[step].values()) for step in steps]
-        return Curve(tuple(steps), tuple(m for m, _ in spread), tuple(s for _, s in spread))
+        found = [mean_std(by_step[step].values()) for step in steps]
+        return Curve(tuple(steps), tuple(m for m, _ in found), tuple(s for _, s in found))
 
     def eval_curve(self, quantity: str = "accuracy") -> tuple[str, Curve]:
         """The curve on the validation split, or on the test split where a run has no validation split."""
@@ -122,18 +121,6 @@ def facts_line(comparison: dict[str, Any]) -> str:
     return ", ".join(str(word) for word in words if word)
 
 
-def mean_std(values: Iterable[float | None]) -> tuple[float, float]:
-    """Mean and sample standard deviation; values that are not finite make both NaN, one value has std 0.
-
-    >>> mean_std([1.0, 3.0])
-    (2.0, 1.4142135623730951)
-    """
-    numbers = [math.nan if v is None else float(v) for v in values]
-    if not numbers or not all(math.isfinite(v) for v in numbers):
-        return math.nan, math.nan
-    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
-
-
 def load_run(directory: str | Path, label: str | None = None) -> RunRecord:
     """Read one run directory, of a run under way too; it is called ``label`` in figures, or else by its optimizer.
 
@@ -191,19 +178,14 @@ def _row_of(run: RunRecord) -> dict[str, Any]:
         for quantity in ("accuracy", "loss"):
             values = (final.get(split) or {}).get(quantity)
             if values:
-                row[f"{split}_{quantity}"] = _spread(values)
+                row[f"{split}_{quantity}"] = spread(values)
     ends = [((member.get("final") or {}).get("test") or {}) for member in run.summary.get("members") or []]
     by_seed = [end["clusters"] for end in ends if end.get("clusters")]
     for name in by_seed[0] if by_seed else ():
         for quantity in ("accuracy", "loss"):
-            found = _spread([clusters[name][quantity] for clusters in by_seed])
+            found = spread([clusters[name][quantity] for clusters in by_seed])
             row.setdefault("clusters", {}).setdefault(name, {})[quantity] = found
     return row
-
-
-def _spread(values: list[float | None]) -> dict[str, Any]:
-    mean, std = mean_std(values)
-    return {"mean": mean, "std": std, "values": values}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

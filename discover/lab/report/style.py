@@ -60,8 +60,7 @@ _COLORS = ("#332288", "#CC6677", "#117733", "#B8A036", "#44AA99", "#AA4499", "#9
 
 def optimizer_of(label: str) -> Optimizer | None:
     """The table's entry of a label such as ``momentum-shuffled``; None for others, also for a user's own."""
-    base = label.partition("-")[0]
-    return OPTIMIZERS.get({"igt_momentum": "igt"}.get(base, base))
+    return OPTIMIZERS.get(label.partition("-")[0])
 
 
 def is_clustered(row: Mapping[str, Any]) -> bool:
@@ -106,7 +105,8 @@ def _known_style(label: str) -> Style | None:
         return None
     names = list(OPTIMIZERS)
     peers = [one.name for one in OPTIMIZERS.values() if one.clustered and one.baseline == entry.baseline]
-    dash = _DASHES[peers.index(entry.name) % 2] if entry.clustered else _DASHED
+    dots = peers.index(entry.name) if entry.clustered else 0
+    dash = (6.0, 2.0, *(1.2, 2.0) * dots) if dots else _SOLID if entry.clustered else _DASHED
     marker = _MARKERS[names.index(entry.baseline or entry.name) % len(_MARKERS)]
     style = Style(series_name(label), entry.color, dash, marker, entry.clustered, _hatch(names.index(entry.name)))
     if not variant:

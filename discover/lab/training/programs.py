@@ -28,7 +28,7 @@ class Members(NamedTuple):
 
     hyper: Hyper  # name -> float32 [M]
     seeds: jax.Array  # int32 [M]
-    plan: jax.Array  # int32 [M], which of the S drawn batches a member takes
+    drawn: jax.Array  # int32 [M], which of the S drawn batches a member takes
 
 
 class Compiled:
@@ -128,7 +128,7 @@ class Programs:
 
             def body(i: jax.Array, carry: tuple[TrainState, jax.Array]) -> tuple[TrainState, jax.Array]:
                 state, log = carry
-                own = jax.tree.map(lambda a: a[i][members.plan], batches)
+                own = jax.tree.map(lambda a: a[i][members.drawn], batches)
 
                 def one(state: TrainState, hyper: Hyper, key: jax.Array, batch: StepBatch) -> Any:
                     return step(

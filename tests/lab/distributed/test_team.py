@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from discover.lab.cli import main
 from discover.lab.data import Dataset, Split
 from discover.lab.experiments.config.config import Config
 from discover.lab.experiments.run.programs import clusters_per_device
@@ -321,20 +320,3 @@ def test_workers_with_their_own_data_need_to_be_told_what_nobody_sees(settings, 
     given = [] if "batches.composition=random" in settings else ["batches.composition=given", "batches.given=0,1"]
     with pytest.raises(RunError, match=says):
         Team(2, FirstOfTwo()).check(config.override([*given, *settings]).check())  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--devices", "99"], "discover: the number of devices must be from 1 to 8, got 99"),
-        (["--devices", "3"], "discover: batches.groups must be a multiple of the 3 devices"),
-        (["--set", "model.name=logistic"], "discover: model 'logistic' has no depth (got 2); it has none of its own"),
-        (["--coordinator", "here"], "discover: --coordinator goes with --num-processes and --process-id"),
-    ],
-)
-def test_the_command_line_says_it_too(options, says, tmp_path, capsys):
-    arguments = ["train", "digits", "--out", str(tmp_path / "run"), "--set", "batches.groups=4", *options]
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith(says)

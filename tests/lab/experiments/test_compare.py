@@ -20,12 +20,12 @@ from discover.lab.data import DataError
 from discover.lab.experiments.compare import speed
 from discover.lab.experiments.compare import train as module
 from discover.lab.experiments.compare.comparison import describe_batches, make_comparison
-from discover.lab.experiments.compare.scores import choose_rate, first_steps, spread
+from discover.lab.experiments.compare.scores import choose_rate, first_steps
 from discover.lab.experiments.compare.speed import add_speeds
 from discover.lab.experiments.compare.train import ComparisonFolder, compare
 from discover.lab.experiments.folder import FolderError
 from discover.lab.experiments.presets.presets import get_preset
-from discover.lab.records import read_metrics, read_summary
+from discover.lab.records import read_metrics, read_summary, spread
 from discover.lab.report import load_report
 from discover.lab.training.errors import RunStopped
 from discover.lab.training.signals import StopRequest

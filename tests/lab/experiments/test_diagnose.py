@@ -167,21 +167,6 @@ def test_unknown_embedding_is_refused():
         find_clusters(config(), 10, by="pixels")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["no-such-thing"], "no-such-thing"), (["digits", "--sample", "3"], "--sample must be at least 20")],
-)
-def test_command_refuses_what_cannot_be_in_one_line(arguments, message, capfd):
-    from discover.lab.cli import main
-
-    with pytest.raises(SystemExit) as stopped:
-        main(["diagnose", *arguments])
-    assert stopped.value.code == 2
-    error = capfd.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-
-
 def test_what_takes_longer_is_said_to_take_longer(monkeypatch):
     """By a clock that ticks once a look: a second for a few gradients, for a start of k-means, for a variance."""
     from itertools import count

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from discover.lab.report import load_report, write_figures
+from discover.lab.report import load_report, style, write_figures
 from discover.lab.report.figures import FIGURES, draw, smooth
 from discover.lab.report.load import Curve
 from discover.lab.report.style import series_styles
-from discover.registry import OPTIMIZERS, REFERENCE
+from discover.registry import OPTIMIZERS, REFERENCE, Table
 from tests.lab.report.synthetic import CURVES, write_comparison
 
 EVERY = [*OPTIMIZERS, f"{REFERENCE}-shuffled", "mine:first", "mine:second", "theirs:first"]
@@ -87,6 +87,14 @@ def test_no_two_series_are_told_apart_by_hue_alone():
         assert (a.dash, a.marker) != (b.dash, b.marker), (a.name, b.name)
         assert a.hatch != b.hatch or a.dash != b.dash, (a.name, b.name)
         assert a.color != b.color, (a.name, b.name)
+
+
+def test_more_optimizers_with_the_same_baseline_are_drawn_apart(monkeypatch):
+    more = [replace(OPTIMIZERS["discover"], name=f"mine{number}") for number in range(3)]
+    table = Table("optimizer", (*OPTIMIZERS.values(), *more), OPTIMIZERS.find)
+    monkeypatch.setattr(style, "OPTIMIZERS", table)
+    looks = [(one.dash, one.marker) for one in series_styles(list(table)).values()]
+    assert len(set(looks)) == len(table)
 
 
 def test_clusters_show_in_the_line_and_a_baseline_in_the_marker():

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from discover.lab.records import mean_std
 from discover.lab.report import RecordsError, load_report, load_run
-from discover.lab.report.load import RunRecord, mean_std
+from discover.lab.report.load import RunRecord
 from tests.lab.report.synthetic import write_comparison, write_run
 
 

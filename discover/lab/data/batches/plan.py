@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -113,7 +114,7 @@ class BatchPlan:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set up what is only remembered, never needed: a copy of the plan starts without it."""
+        """Sets up what is only remembered, never needed: a host's part of the plan starts without it."""
         self._order = _ORDERS[self.composition](self)
         if self.clustering.noise is not None:
             self._passes = ObservedPasses(self.labels, self.clustering.noise, self.seed)
@@ -249,8 +250,9 @@ class BatchPlan:
             raise DataError(f"process_count must divide the {self.groups} groups of a batch, got {process_count}")
         if self.host != (0, 1):
             raise DataError(f"this plan is the part of host {self.host[0]} of {self.host[1]} already")
-        part = object.__new__(BatchPlan)
-        part.__setstate__(self.__getstate__() | {"host": (int(process_index), process_count)})
+        part = copy.copy(self)
+        part.host = (int(process_index), process_count)
+        part._prepare()
         if self.clustering.elsewhere and self.given is not None:
             drawn = np.unique(self.given[..., part._own_groups()])
             missing = drawn[self.clustering.sizes[drawn] == 0]
@@ -260,10 +262,3 @@ class BatchPlan:
                     f"host {process_index} is given cluster {missing[0]} ({name!r}), of which it has no examples"
                 )
         return part
-
-    def __getstate__(self) -> dict:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
-
-    def __setstate__(self, state: dict) -> None:
-        vars(self).update(state)
-        self._prepare()

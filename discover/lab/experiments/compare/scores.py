@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from discover.lab.records import spread
+
 Quantity = Literal["accuracy", "loss"]
 
 
@@ -30,27 +32,12 @@ def choose_rate(
     """
     grid = []
     for index, rate in enumerate(learning_rates):
-        group = members[index * len(seeds) : (index + 1) * len(seeds)]
-        found = [(member.get("final") or {}).get("validation") or {} for member in group]
+        own = members[index * len(seeds) : (index + 1) * len(seeds)]
+        found = [(member.get("final") or {}).get("validation") or {} for member in own]
         grid.append({"learning_rate": rate, f"validation_{by}": spread([one.get(by) for one in found])})
     scores = [point[f"validation_{by}"]["mean"] for point in grid]
     scores = [-math.inf if score is None else score if by == "accuracy" else -score for score in scores]
     return scores.index(max(scores)), grid
-
-
-def spread(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean and sample standard deviation over the seeds, with the values; both null if a seed diverged.
-
-    >>> spread([0.5, 0.7])["mean"]
-    0.6
-    """
-    if not values or any(value is None or not math.isfinite(value) for value in values):
-        return {"mean": None, "std": None, "values": list(values)}
-    numbers = [float(value) for value in values if value is not None]
-    mean = math.fsum(numbers) / len(numbers)
-    rest = math.fsum((value - mean) ** 2 for value in numbers)
-    std = math.sqrt(rest / (len(numbers) - 1)) if len(numbers) > 1 else 0.0
-    return {"mean": mean, "std": std, "values": numbers}
 
 
 def spreads(final: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from discover.lab.experiments.reproduce.find_data import CIFAR
@@ -80,51 +80,44 @@ _LITTLE: Mapping[str, Any] = {
 
 _NORMS = ",".join(f"blocks/{block}/norm{norm}" for block in range(6) for norm in (1, 2))
 
+_SMALL = Scale(
+    presets={
+        "classes": "cifar10-classes-small",
+        "augmentations": "cifar10-augment-small",
+        "random": "cifar10-random-small",
+        "kmeans": "cifar10-classes-small",
+    },
+    changes={
+        "model.width": 2, "training.epochs": 10.0, "training.log_every": 44, "training.eval_every": 176,
+        "training.steps_per_dispatch": 88, "training.checkpoint_every": 1760, "training.keep": 1,
+    },
+    batch=256,
+    seeds=(0, 1, 2),
+    tuning_seeds=(0,),
+    every_rate=slice(None),
+    extensions=2,
+    betas=(0.8, 0.9, 0.95, 0.99),
+    nus=(0.0, 0.5, 0.95, 1.0),
+    noise_length=1.0,
+    long_length=5.0,
+    paper_length=4.0,
+    others={"bible16": BIBLE, "pacs": PACS, "tiny-imagenet": TINY_IMAGENET},
+    buffered={
+        "the head": "head,norm",
+        "head and norms": f"head,norm,{_NORMS}",
+        "the last block": "head,norm,blocks/5",
+        "the last two blocks": "head,norm,blocks/5,blocks/4",
+        "all but the last two blocks": "stem,blocks/0,blocks/1,blocks/2,blocks/3",
+    },
+)  # fmt: skip
+
 SCALES: Mapping[str, Scale] = {
-    "small": Scale(
-        presets={
-            "classes": "cifar10-classes-small",
-            "augmentations": "cifar10-augment-small",
-            "random": "cifar10-random-small",
-            "kmeans": "cifar10-classes-small",
-        },
-        changes={
-            "model.width": 2, "training.epochs": 10.0, "training.log_every": 44, "training.eval_every": 176,
-            "training.steps_per_dispatch": 88, "training.checkpoint_every": 1760, "training.keep": 1,
-        },
-        batch=256,
-        seeds=(0, 1, 2),
-        tuning_seeds=(0,),
-        every_rate=slice(None),
-        extensions=2,
-        betas=(0.8, 0.9, 0.95, 0.99),
-        nus=(0.0, 0.5, 0.95, 1.0),
-        noise_length=1.0,
-        long_length=5.0,
-        paper_length=4.0,
-        others={"bible16": BIBLE, "pacs": PACS, "tiny-imagenet": TINY_IMAGENET},
-        buffered={
-            "the head": "head,norm",
-            "head and norms": f"head,norm,{_NORMS}",
-            "the last block": "head,norm,blocks/5",
-            "the last two blocks": "head,norm,blocks/5,blocks/4",
-            "all but the last two blocks": "stem,blocks/0,blocks/1,blocks/2,blocks/3",
-        },
-    ),
-    "cpu": Scale(
-        presets=dict.fromkeys(("classes", "random", "kmeans"), "cifar10-classes-small")
-        | {"augmentations": "cifar10-augment-small"},
+    "small": _SMALL,
+    "cpu": replace(
+        _SMALL,
+        presets={**_SMALL.presets, "random": "cifar10-classes-small"},
         changes={**_LITTLE, "data.path": CIFAR, "training.steps": 1500},
         batch=64,
-        seeds=(0, 1, 2),
-        tuning_seeds=(0,),
-        every_rate=slice(None),
-        extensions=2,
-        betas=(0.8, 0.9, 0.95, 0.99),
-        nus=(0.0, 0.5, 0.95, 1.0),
-        noise_length=1.0,
-        long_length=5.0,
-        paper_length=4.0,
         faster=3.2,
         buffered={
             "the head": "head",

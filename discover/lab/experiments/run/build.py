@@ -108,7 +108,7 @@ def build_clustering(config: Config, dataset: Dataset, noise: LabelNoise | None 
 
 
 def in_parts(config: Config, members: Sequence[Member], num_parameters: int) -> list[list[Member]]:
-    """The members in the groups that train together: ``training.together`` each, the last one may have fewer."""
+    """The members part by part, ``training.together`` of them each; the last part may have fewer."""
     together = config.training.together
     if together is None:
         together = len(members) if num_parameters <= SMALL_MODEL and not buffers_on_host(config) else 1

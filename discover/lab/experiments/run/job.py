@@ -72,9 +72,9 @@ class Job:
         length = first = 0
         with StopRequest() as request:
             stop = self.team.processes.stop_together(request)
-            for part, group in enumerate(in_parts(self.config, self.everyone, self.network.num_parameters)):
-                length = self._train_part(part, first, group, stop, length)
-                first += len(group)
+            for part, members in enumerate(in_parts(self.config, self.everyone, self.network.num_parameters)):
+                length = self._train_part(part, first, members, stop, length)
+                first += len(members)
         if self.writer is not None:
             self.writer.sync()
         self.progress.finish(status="finished")
@@ -104,13 +104,13 @@ class Job:
         }
 
     def _train_part(
-        self, part: int, first: int, group: list[Member], stop: Callable[[], int | None], length: int
+        self, part: int, first: int, members: list[Member], stop: Callable[[], int | None], length: int
     ) -> int:
         """Trains members that go together, from their newest checkpoint; returns the length of the metrics."""
         config, training = self.config, self.config.training
-        arrays, seeds = build_members(config, group, self.steps, self.names)
+        arrays, seeds = build_members(config, members, self.steps, self.names)
         arrays = self.devices.put_everywhere(arrays)
-        log = self._log(first, group)
+        log = self._log(first, members)
         self.logs.append((first, log))
         start, state, store, lost = 0, None, None, False
         if self.directory is not None and self.checkpoints:
@@ -131,7 +131,7 @@ class Job:
                 length = self.directory.covered(note)
                 lost = length < note["metrics_length"]
         # The parts after a finished one may have metrics too: who goes on from there cuts them, and not this part.
-        passed = start == self.steps and first + len(group) < len(self.everyone) and not lost
+        passed = start == self.steps and first + len(members) < len(self.everyone) and not lost
         if self.directory is not None and not passed:
             self._open_metrics(length)
         if part == 0:
@@ -189,16 +189,16 @@ class Job:
             self.variance = VarianceProbe(self.config, self.dataset, self.network, self.plans)
         return "variance", self.variance.bind(seeds, arrays, self.data.images)
 
-    def _log(self, first: int, group: list[Member]) -> MemberLog:
+    def _log(self, first: int, members: list[Member]) -> MemberLog:
         """The members' lines, with the learning rate of each step computed as the optimizer computes it."""
         training, settings = self.config.training, self.config.optimizer
         labels: list[dict[str, int]] = [
-            {"member": first + i, "seed": m.seed} if self.explicit else {"seed": m.seed} for i, m in enumerate(group)
+            {"member": first + i, "seed": m.seed} if self.explicit else {"seed": m.seed} for i, m in enumerate(members)
         ]
-        peaks = [m.hyperparameters.get("learning_rate", settings.learning_rate) for m in group]
+        peaks = [m.hyperparameters.get("learning_rate", settings.learning_rate) for m in members]
         steps = np.arange(self.steps)
         factors = np.asarray(factor(training.schedule, steps, training.warmup_steps, self.steps))
-        names = [f"seed {m.seed} (learning rate {peak:g})" for m, peak in zip(group, peaks)]
+        names = [f"seed {m.seed} (learning rate {peak:g})" for m, peak in zip(members, peaks)]
         return MemberLog(
             labels,
             names,

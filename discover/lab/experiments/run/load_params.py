@@ -56,16 +56,16 @@ def load_params(out_dir: Path | str, *, which: str = "last", dataset: Dataset | 
     names = traced_names(config, everyone)
     dataset, devices = dataset if dataset is not None else build_data(config), Devices()
     steps, network = total_steps(config, dataset), build_network_for(config, dataset)
-    groups = in_parts(config, everyone, network.num_parameters)
-    if len(parts) < len(groups):
-        raise RunError(f"{path} has checkpoints of {len(parts)} of its {len(groups)} parts: resume it first")
+    members = in_parts(config, everyone, network.num_parameters)
+    if len(parts) < len(members):
+        raise RunError(f"{path} has checkpoints of {len(parts)} of its {len(members)} parts: resume it first")
     given = config.batches.given
     # What is given names every cluster, also those whose examples are with other workers.
     probs = (np.bincount(given) / len(given)).tolist() if given else build_plan(config, dataset, everyone[0].seed).probs
     programs = build_programs(config, dataset, network, probs)
     found = []
-    for group, folder in zip(groups, parts):
-        arrays = devices.put_everywhere(build_members(config, group, steps, names)[0])
+    for some, folder in zip(members, parts):
+        arrays = devices.put_everywhere(build_members(config, some, steps, names)[0])
         store = Checkpoints(folder, keep=config.training.keep)
         try:
             step = store.best_step() if which == "best" else (store.steps() or [None])[-1]

@@ -90,7 +90,7 @@ class VarianceProbe:
                 own, seed, place = arguments
                 return measure(own, seed, jax.tree.map(lambda a: a[place], batches), step, images)
 
-            return jax.lax.map(one, (state, members.seeds, members.plan))
+            return jax.lax.map(one, (state, members.seeds, members.drawn))
 
         self._measure = jax.jit(over_members)
 

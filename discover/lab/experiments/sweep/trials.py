@@ -12,7 +12,6 @@ import numpy as np
 
 from discover.lab import records
 from discover.lab.data import Dataset
-from discover.lab.experiments.compare.scores import spread
 from discover.lab.experiments.folder import LOCK
 from discover.lab.experiments.run.build import build_data
 from discover.lab.experiments.run.run import run
@@ -71,7 +70,7 @@ class Trials:
             values = [((m.final or {}).get("validation") or {}).get("accuracy") for m in result.members]
         except NonFiniteLoss:
             values: list[float | None] = [None] * len(config.training.seeds)
-        score = spread(values)
+        score = records.spread(values)
         return self.record(number, params, "complete" if score["mean"] is not None else "diverged", score)
 
     def record(

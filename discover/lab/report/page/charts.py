@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from discover.lab.records import mean_std
 from discover.lab.report.figures import smooth
-from discover.lab.report.load import Curve, Report, mean_std
+from discover.lab.report.load import Curve, Report
 from discover.lab.report.style import Style, series_styles
 
 _SHAPES = {

@@ -7,7 +7,7 @@ import pytest
 
 from discover.lab.data import DataError
 from discover.lab.experiments.config.config import Config, ConfigError
-from discover.lab.experiments.presets.what import data_overrides, setting_of
+from discover.lab.experiments.presets.setting import data_overrides, setting_of
 from discover.lab.experiments.run.build import load_data
 from discover.registry import UnknownName
 from tests.lab.data import files

@@ -40,24 +40,6 @@ def test_what_needs_the_repository_is_listed_with_the_reason_where_it_is_not_the
         assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "say which result"),
-        (["results-z"], "unknown result 'results-z'"),
-        (["results-a", "--minutes", "0"], "--minutes must be above 0"),
-        (["results-a", "--scale", "large"], "unknown scale 'large'"),
-        (["results-a", "--seeds", "0"], "--seeds must be at least 1"),
-        (["results-a", "--redraw", "--out", "nowhere"], "there is no record of results-a in nowhere"),
-    ],
-)
-def test_misuse_is_one_line(words, message, capsys):
-    command(*words, expect=2)
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 def test_the_command_trains_draws_and_stops_in_time(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(results, "get_result", lambda *a, **b: first_panel(get_result(*a, **b)))
     words = ["results-e", "--scale", "digits", "--out", str(tmp_path), "--seeds", "1"]

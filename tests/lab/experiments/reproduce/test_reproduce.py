@@ -299,16 +299,11 @@ def test_a_killed_rerun_goes_on_to_the_same_rows(grid, tmp_path):
         assert math.isclose(mine["test_accuracy"]["mean"], theirs["test_accuracy"]["mean"])
 
 
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory):
-    return tmp_path_factory.mktemp("everything")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "results-g" else pytest.mark.slow) for n in RESULTS])
-def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(name, everything):
-    result = tiny(name)
+def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(tmp_path):
+    """Of one result; `test_command.py` runs all of them whole."""
+    result = tiny("results-g")
     panels = tuple(dataclasses.replace(part, rows=(part.rows[0], part.rows[-1])) for part in result.panels)
-    found = run(dataclasses.replace(result, panels=panels, drift=()), everything)
+    found = run(dataclasses.replace(result, panels=panels, drift=()), tmp_path)
     assert found["status"] == "finished"
     for part in panels:
         record = found["panels"][part.name]
@@ -317,5 +312,5 @@ def test_two_rows_of_every_panel_run_end_to_end_and_are_drawn(name, everything):
         assert record["facts"]["data"] == "digits"
         batches = record["facts"]["batches"].split("; ")
         assert set(batches) == {describe_batches(row.config) for row in part.rows if not row.reference}
-        written = write_panel(everything / name / part.name)
+        written = write_panel(tmp_path / "results-g" / part.name)
         assert {path.suffix for path in written} >= {".png", ".svg"}

@@ -108,7 +108,7 @@ def between():
     return 2 * probed()["between_drawn_plain"]
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", pytest.param("discover", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("optimizer", ["momentum", "discover"])
 def test_shuffled_batches_contain_the_variance_between_the_configured_clusters_over_the_batch_size(optimizer):
     found = probed(optimizer, batches__composition="shuffled")
     assert between() > 0.1
@@ -124,7 +124,6 @@ def test_balanced_batches_contain_what_their_composition_leaves():
     assert found["between_drawn"] == found["between_drawn_plain"]
 
 
-@pytest.mark.slow
 def test_given_batches_contain_what_their_composition_leaves():
     every = probed(batches__composition="given", batches__groups=10, batches__given=tuple(range(10)))
     assert abs(every["between_drawn_plain"]) < 1e-3 * between()  # every class in every batch

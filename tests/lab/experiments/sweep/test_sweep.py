@@ -266,22 +266,3 @@ def test_the_command_prints_table_winner_and_line(finished, capsys, tmp_path):
     swept = " ".join(f"--set {text}" for text in SMALL)
     assert f"discover train digits --optimizer discover {swept} {record['best']['set_line']}\n" in output.out
     assert json.loads((tmp_path / "r.json").read_text())["winner"] == record["winner"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--minutes", "0"], "--minutes must be above 0"),
-        (["--storage", "sqlite:///x.db"], "--storage goes with --search tpe"),
-        (["--search", "tep"], "did you mean 'tpe'"),
-    ],
-)
-def test_misuse_of_the_command_is_one_line(words, message, capsys):
-    from discover.lab.cli import main
-
-    with pytest.raises(SystemExit) as ended:
-        main(["sweep", "digits", "--optimizer", "discover", *words])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert message in error
-    assert error.count("\n") == 1
