@@ -84,7 +84,7 @@ class ClusterOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            for part in self._parts(torch.compiler.is_compiling()):
+            for part in self._parts(torch.compiler.is_compiling()):  # pyright: ignore[reportAttributeAccessIssue]
                 take(part)
         return loss
 
@@ -103,9 +103,10 @@ class ClusterOptimizer(Optimizer):
         Raises:
           ValueError: if an option of the group is outside of its range, or a parameter is complex.
         """
-        if param_group.get("clusters", self.clusters) != self.clusters:
+        own = param_group.get("clusters", self.clusters)
+        if own != self.clusters and (isinstance(own, tuple) or names_and_probs(own)[0] != self.clusters):
             raise ValueError("clusters are those of the whole optimizer: a parameter group cannot have its own")
-        super().add_param_group(param_group)
+        super().add_param_group({**param_group, "clusters": self.clusters})
         try:
             check_group(self.param_groups[-1], whole=self.ranks == "exchange")
         except (TypeError, ValueError):

@@ -125,9 +125,13 @@ class Comparisons:
         different = [rank for rank in range(len(rows)) if rows[rank][: len(names)] != rows[0][: len(names)]]
         if ranks == "same":
             if different:
+                what, instead, shown = "clusters", "Draw one cluster for all", held
+                if held[0] == held[different[0]]:
+                    what, instead = "sizes of groups", "Give `collect` one size in all"
+                    shown = [dict(zip(here, filter(None, row))) for here, row in zip(held, rows)]
                 raise RuntimeError(
-                    f"the processes hold different clusters: {held[0]} in rank 0, {held[different[0]]} in rank "
-                    f"{different[0]}, and DDP or FSDP has averaged their gradients. Draw one cluster for all; or make "
+                    f"the processes hold different {what}: {shown[0]} in rank 0, {shown[different[0]]} in rank "
+                    f"{different[0]}, and DDP or FSDP has averaged their gradients. {instead}; or make "
                     "the optimizer with ranks='exchange' and keep gradients local, with DDP's no_sync() or "
                     "ddp.register_comm_hook(None, discover.torch.local_gradients)"
                 )

@@ -99,6 +99,8 @@ def test_clusters_that_are_no_clusters_are_refused():
         ({None: 5, "b": 3}, TypeError, "must be text or whole numbers, got None, 'b'"),
         ({"a": "many"}, ValueError, "counts must be a sequence of numbers"),
         (["a", 3], ValueError, "counts must be a sequence of numbers"),
+        ([0, 1, 2], ValueError, r"look like the clusters' own numbers: say clusters=3, got \[0, 1, 2\]"),
+        (range(2), ValueError, "say clusters=2"),
     ],
 )
 def test_names_that_cannot_be_told_apart_are_refused(clusters, error, message):
@@ -157,6 +159,8 @@ def test_a_group_that_is_wrong_is_not_added():
         with pytest.raises(ValueError, match=message):
             opt.add_param_group({"params": net[3].parameters(), **group})
     assert len(opt.param_groups) == 1
+    opt.add_param_group({"params": net[3].parameters(), "clusters": list(NAMES)})  # the same ones
+    assert opt.param_groups[1]["clusters"] == opt.clusters
 
 
 def test_complex_parameters_and_sparse_gradients_are_refused():
