@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from discover.torch.batch import wide_dtype
 from discover.torch.clusters import ClustersLike
-from discover.torch.optimizer import ClusterOptimizer, wide_dtype
+from discover.torch.optimizer import ClusterOptimizer
 from discover.torch.part import Memory
 
 

@@ -72,4 +72,9 @@ class Batch:
 
 def wide(grad: Tensor) -> Tensor:
     """A gradient in float32, or its own dtype where that is wider."""
-    return grad.to(torch.promote_types(grad.dtype, torch.float32))
+    return grad.to(wide_dtype(grad))
+
+
+def wide_dtype(tensor: Tensor) -> torch.dtype:
+    """float32, or the tensor's dtype where that is wider."""
+    return torch.promote_types(tensor.dtype, torch.float32)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from discover.torch import ranks as processes
-from discover.torch.batch import Batch, Seen
+from discover.torch.batch import Batch, Seen, wide_dtype
 from discover.torch.checks import check_choice, check_group, check_size, dense, is_sharded, listed
 from discover.torch.clusters import ClustersLike, Name, known, names_and_probs
 from discover.torch.damping import places_of
@@ -272,11 +272,6 @@ class ClusterOptimizer(Optimizer):
         """Until the buffers in the host's memory are what the last step made them."""
         for device in {p.device for g in self.param_groups if g["buffers"] == "cpu" for p in g["params"] if p.is_cuda}:
             torch.cuda.synchronize(device)
-
-
-def wide_dtype(p: Tensor) -> torch.dtype:
-    """float32, or the parameter's dtype where that is wider."""
-    return torch.promote_types(p.dtype, torch.float32)
 
 
 def _alike(params: list[Tensor]) -> Iterator[list[Tensor]]:
