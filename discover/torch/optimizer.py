@@ -45,7 +45,8 @@ class ClusterOptimizer(Optimizer):
 
     @cluster.setter
     def cluster(self, name: Any) -> None:
-        self._batch.cluster = None if name is None else known(name, self.clusters)
+        there = any(p.grad is not None for p in self._params())
+        self._batch.name(None if name is None else known(name, self.clusters), there)
 
     @property
     def skipped(self) -> int:
@@ -87,6 +88,11 @@ class ClusterOptimizer(Optimizer):
             for part in self._parts(torch.compiler.is_compiling()):  # pyright: ignore[reportAttributeAccessIssue]
                 take(part)
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As any optimizer's."""
+        super().zero_grad(set_to_none)
+        self._batch.gradients_are_gone()
 
     def new_memory(self, param: Tensor, options: dict[str, Any]) -> Memory:
         """What `transform` remembers of a parameter, before its first step."""

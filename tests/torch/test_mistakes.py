@@ -143,6 +143,32 @@ def test_a_cluster_is_no_argument_of_a_step():
         opt.step("qa")
 
 
+@pytest.mark.parametrize("first", ["the cluster", "backward"])
+def test_gradients_of_several_clusters_that_would_count_as_one_are_noticed(first):
+    """As with gradient accumulation in a trainer that draws each batch from another data set."""
+
+    def batch(name):
+        if first == "backward":
+            loss_of(net, 0).backward()
+        opt.cluster = name
+        if first == "the cluster":
+            loss_of(net, 0).backward()
+
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    for name in ("qa", "qa"):  # one cluster, accumulated
+        batch(name)
+    with pytest.warns(UserWarning, match=r"is 'nli' now, and there are gradients of 'qa' .* `opt\.collect"):
+        batch("nli")
+    opt.step()
+    opt.zero_grad()
+    for name in ("qa", "nli", "news"):  # steps that a GradScaler skips
+        batch(name)
+        opt.zero_grad()
+    batch("qa")
+    opt.step()
+
+
 @pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), "8", None])
 def test_a_group_has_a_size(size):
     net = model()
