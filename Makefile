@@ -41,7 +41,7 @@ TORCH := build/torch
 # another version: make test-torch TORCH_VERSION=torch==2.13.0
 TORCH_VERSION ?= torch
 test-torch: $(TORCH)/.ready
-	$(TORCH)/bin/basedpyright --level error --pythonpath $(TORCH)/bin/python discover/torch
+	$(TORCH)/bin/basedpyright --level error --project tests/torch --pythonpath $(TORCH)/bin/python
 	$(TORCH)/bin/python -m pytest -q tests/torch tests/test_imports.py::test_the_optimizers_for_jax_load_no_torch \
 	  'tests/test_docs.py::test_the_code_blocks_of_a_page_run_from_top_to_bottom[pytorch.md]'
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from discover.torch.batch import wide_dtype
 from discover.torch.clusters import ClustersLike
-from discover.torch.optimizer import ClusterOptimizer, wide_dtype
+from discover.torch.optimizer import ClusterOptimizer
 from discover.torch.part import Memory
 
 
@@ -91,7 +92,7 @@ def adam(direction: list[Tensor], memory: list[Memory], beta1: float, beta2: flo
     roots = torch._foreach_div(squares, _corrections(beta2, steps))
     torch._foreach_sqrt_(roots)
     torch._foreach_add_(roots, eps)
-    update = direction
+    update: Any = direction
     if beta1:
         moments = [one["exp_avg"] for one in memory]
         torch._foreach_lerp_(moments, direction, 1 - beta1)

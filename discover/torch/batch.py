@@ -1,5 +1,6 @@
 """What an optimizer was told of the batch since its last step: one cluster for all of it, or groups."""
 
+import warnings
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,11 +24,33 @@ class Batch:
     cluster: Name | None = None  # of the whole batch
     groups: dict[Name, Seen] = field(default_factory=dict)  # or of its parts, with sums in place of means
     left_out: bool = False  # whether there was more, which does not count
+    named_last: bool = False  # whether gradients were there when the cluster was named
+    gone: bool = False  # whether those are
 
     @property
     def of_one_cluster(self) -> bool:
         """Whether the gradients that the parameters hold are the batch's."""
         return self.cluster is not None and not self.groups
+
+    def name(self, cluster: Name | None, there: bool) -> None:
+        """Says the cluster of the whole batch.
+
+        Args:
+          cluster: the cluster; None: it is not known.
+          there: whether there are gradients already.
+        """
+        if there and not self.gone and None not in (cluster, self.cluster) and cluster != self.cluster:
+            warnings.warn(
+                f"the cluster is {cluster!r} now, and there are gradients of {self.cluster!r} of which no step was "
+                f"taken: both will count as {cluster!r}. With gradient accumulation over several clusters call "
+                "`opt.collect(name)` after each backward()",
+                stacklevel=3,
+            )
+        self.cluster, self.named_last, self.gone = cluster, there, False
+
+    def gradients_are_gone(self) -> None:
+        """Of a step that was skipped, as a GradScaler does, the cluster may be left."""
+        self.gone = self.named_last
 
     def add(self, name: Name, size: float, grads: dict[Tensor, Tensor]) -> None:
         """One more group: its gradients are copied, as whoever made them may use their memory again."""
@@ -72,4 +95,9 @@ class Batch:
 
 def wide(grad: Tensor) -> Tensor:
     """A gradient in float32, or its own dtype where that is wider."""
-    return grad.to(torch.promote_types(grad.dtype, torch.float32))
+    return grad.to(wide_dtype(grad))
+
+
+def wide_dtype(tensor: Tensor) -> torch.dtype:
+    """float32, or the tensor's dtype where that is wider."""
+    return torch.promote_types(tensor.dtype, torch.float32)

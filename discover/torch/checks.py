@@ -22,7 +22,8 @@ def check_group(group: dict[str, Any], *, whole: bool) -> None:
 
     Raises:
       TypeError: if an option is not of the kind that it should be.
-      ValueError: if it is outside of its range, or a parameter is complex, twice there, or sharded and must not be.
+      ValueError: if it is outside of its range, or a parameter is complex, twice there, or sharded or flattened and
+        must not be.
     """
     for name in UNIT_INTERVAL:
         if name in group and not 0.0 <= _number(name, group[name]) <= 1.0:
@@ -45,6 +46,11 @@ def check_group(group: dict[str, Any], *, whole: bool) -> None:
         raise ValueError("complex parameters are not supported: torch.view_as_real gives their two parts")
     if len(set(group["params"])) < len(group["params"]):
         raise ValueError("a parameter is there twice, and would be moved twice: model.parameters() has each once")
+    if group.get("orthogonal") and any(map(is_flattened, group["params"])):
+        raise ValueError(
+            "FullyShardedDataParallel has flattened the matrices, and they cannot be made orthogonal: shard the model "
+            "with fully_shard, or make the optimizer with orthogonal=False"
+        )
     if whole and any(map(is_sharded, group["params"])):
         raise ValueError(
             "ranks='exchange' needs whole parameters, and FSDP has sharded these: draw one cluster for all ranks, and "
@@ -53,8 +59,13 @@ def check_group(group: dict[str, Any], *, whole: bool) -> None:
 
 
 def is_sharded(p: Tensor) -> bool:
-    """Whether this process may hold only a part of a parameter: a DTensor."""
-    return hasattr(p, "full_tensor")
+    """Whether this process may hold only a part of a parameter: a DTensor, or what the older FSDP flattened."""
+    return hasattr(p, "full_tensor") or is_flattened(p)
+
+
+def is_flattened(p: Tensor) -> bool:
+    """Whether `FullyShardedDataParallel` holds it in one vector with others, of which each process has a part."""
+    return getattr(p, "_fsdp_flattened", False)
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:

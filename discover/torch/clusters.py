@@ -16,7 +16,7 @@ def names_and_probs(clusters: ClustersLike) -> tuple[tuple[Name, ...], tuple[flo
 
     Raises:
       TypeError: if it is none of what it may be.
-      ValueError: if there are no clusters, two have one name, or counts are no counts.
+      ValueError: if there are no clusters, two have one name, or counts are no counts or look like clusters' numbers.
     """
     if isinstance(clusters, Mapping):
         return _plain(clusters), Clusters.from_counts(list(clusters.values())).probs
@@ -36,6 +36,11 @@ def names_and_probs(clusters: ClustersLike) -> tuple[tuple[Name, ...], tuple[flo
         return tuple(range(given)), Clusters.uniform(given).probs
     if given and all(isinstance(name, str) for name in given):
         return _plain(given), Clusters.uniform(len(given)).probs
+    if len(given) > 1 and [_index(number) for number in given] == list(range(len(given))):
+        raise ValueError(
+            f"a list of numbers is how many examples each cluster has, and these look like the clusters' own numbers: "
+            f"say clusters={len(given)}, got {clusters!r}"
+        )
     return tuple(range(len(given))), Clusters.from_counts(given).probs
 
 

@@ -8,15 +8,18 @@ that is d − Σ_n c_n (g_n − ḡ), with c_n = √p_n·[(λI + UUᵀ)⁻¹U d]
 part of its numbers, the same as in JAX (`discover/sample.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from discover.sample import BLOCK, Sample, sample_of
 
-CHUNK = 4096  # numbers of each row that are multiplied together
+HELD = 2**24  # numbers that are copied at a time
+IN_CACHE = 2**18  # the same on a CPU
+CHUNK = 4096  # numbers of each row that are multiplied together; parameters of fewer share launches
 
 
 def damp(
@@ -30,7 +33,7 @@ def damp(
 ) -> None:
     """(D1) in place, each parameter with a U of its own.
 
-    g_n − ḡ is made twice, so that it is in memory for one parameter at a time.
+    The buffers are put side by side twice, `HELD` numbers at a time where a parameter is large.
 
     Args:
       direction: d.
@@ -41,14 +44,31 @@ def damp(
       strength: κ, at least 0.
       total: sums over processes, where each has a slice of every parameter.
     """
-    parameters = [_in_memory_order(*one) for one in zip(direction, means, buffers)]
-    found = [_products(*one, where) for one, where in zip(parameters, places)]
-    products = torch.stack([one for one, _ in found])
+    lists = list(_alike(zip(map(_flat, direction, means, buffers), places)))
+    found = [_products(*one) for one in lists]
+    products = torch.cat([one for one, _ in found])
     rounding = 16 * torch.finfo(products.dtype).eps
-    noise = (torch.stack(torch._foreach_norm([mean for _, mean in found])) * rounding).square()
-    weights = _weights(total(products), total(noise), probs, strength)
-    for (d, mean, rows), c in zip(parameters, weights):
-        d.view(-1).addmv_(_centred(mean, rows).T, c, alpha=-1)
+    norms = torch._foreach_norm([mean for _, centres in found for mean in centres])
+    weights = _weights(total(products), total((torch.stack(norms) * rounding).square()), probs, strength)
+    # Σ c_n (g_n − ḡ) as Σ c_n g_n − (Σ c_n) ḡ: it reads the rows as they are.
+    weights = torch.cat([weights, -weights.sum(1, keepdim=True)], 1)
+    for (members, _), c in zip(lists, weights.split([len(members) for members, _ in lists])):
+        if len(members) > 1:
+            change = torch.bmm(c[:, None], _side_by_side([[*rows, mean] for _, mean, rows in members]))
+            torch._foreach_sub_([one.direction for one in members], list(change[:, 0].unbind()))
+            continue
+        ((d, mean, rows),) = members
+        length = max(1, (IN_CACHE if d.device.type == "cpu" else HELD) // c.shape[1])
+        for d_part, *row_parts in zip(*(one.split(length) for one in (d, *rows, mean))):
+            d_part.addmv_(_side_by_side([row_parts])[0].T, c[0], alpha=-1)
+
+
+class Flat(NamedTuple):
+    """A parameter's d, ḡ and g_n as vectors, without a copy."""
+
+    direction: Tensor
+    mean: Tensor
+    rows: list[Tensor]
 
 
 def places_of(p: Tensor, mean: Tensor, start: int | None) -> Tensor | None:
@@ -86,34 +106,45 @@ def _memory_order(mean: Tensor) -> list[int]:
     return sorted(range(mean.ndim), key=mean.stride, reverse=True)
 
 
-def _in_memory_order(d: Tensor, mean: Tensor, rows: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The same tensors, which then are flattened without a copy."""
+def _flat(d: Tensor, mean: Tensor, rows: list[Tensor]) -> Flat:
     order = _memory_order(mean)
-    return d.permute(order), mean.permute(order), [g.permute(order) for g in rows]
+    flat = [one.permute(order).view(-1) for one in (d, mean, *rows)]
+    return Flat(flat[0], flat[1], flat[2:])
 
 
-def _at(where: Tensor | None, tensor: Tensor) -> Tensor:
-    return tensor if where is None else tensor.view(-1).index_select(0, where)
+def _alike(parameters: Iterable[tuple[Flat, Tensor | None]]) -> Iterator[tuple[list[Flat], Tensor | None]]:
+    """Small parameters of one size together; each large one by itself, and its places."""
+    lists: dict[int, list[Flat]] = {}
+    for one, where in parameters:
+        if where is not None or one.mean.numel() > CHUNK:
+            yield [one], where
+        else:
+            lists.setdefault(one.mean.numel(), []).append(one)
+    yield from ((members, None) for members in lists.values())
 
 
-def _centred(mean: Tensor, rows: list[Tensor], *others: Tensor) -> Tensor:
-    """g_n − ḡ and below them the others as they are, [N + …, numbers of the parameter]."""
-    stack = torch.stack([*(g.to(mean.dtype) for g in rows), *others])
-    stack[: len(rows)].sub_(mean)
-    return stack.reshape(len(stack), mean.numel())
+def _side_by_side(rows: list[list[Tensor]]) -> Tensor:
+    """[parameters, rows, numbers], in the dtype of the last row."""
+    dtype = rows[0][-1].dtype
+    return torch.stack([row.to(dtype) for one in rows for row in one]).unflatten(0, (len(rows), -1))
 
 
-def _products(d: Tensor, mean: Tensor, rows: list[Tensor], where: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(g_n − ḡ)·(g_m − ḡ), and in a last row d·(g_m − ḡ): [N + 1, N], over these places; and ḡ there."""
-    mean = _at(where, mean)
-    flat = _centred(mean, [_at(where, g) for g in rows], _at(where, d))
+def _products(members: list[Flat], where: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    """(g_n − ḡ)·(g_m − ḡ), and in a last row d·(g_m − ḡ): [L, N + 1, N], over these places; and each ḡ there."""
+    there = [[*rows, d, mean] for d, mean, rows in members]
+    if where is not None:
+        there = [[one.index_select(0, where) for one in tensors] for tensors in there]
+    stack = _side_by_side(there)
+    stack[:, :-2].sub_(stack[:, -1:])
+    means = [one[-1] for one in there]
     # In chunks: one product of a few rows of millions would keep few of a GPU's cores busy.
-    count, rest = divmod(flat.shape[1], CHUNK)
-    if not count:
-        return flat @ flat[:-1].T, mean
+    count, rest = divmod(stack.shape[2], CHUNK)
+    if stack.shape[2] <= CHUNK:
+        return torch.bmm(stack[:, :-1], stack[:, :-2].mT), means
+    flat = stack[0, :-1]
     chunks = flat[:, : count * CHUNK].unflatten(1, (count, CHUNK)).transpose(0, 1)
     products = torch.bmm(chunks, chunks[:, :-1].mT).sum(0)
-    return (products.addmm_(flat[:, -rest:], flat[:-1, -rest:].T) if rest else products), mean
+    return (products.addmm_(flat[:, -rest:], flat[:-1, -rest:].T) if rest else products)[None], means
 
 
 def _weights(products: Tensor, noise: Tensor, probs: Tensor, strength: float) -> Tensor:

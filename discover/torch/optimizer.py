@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from discover.torch import ranks as processes
-from discover.torch.batch import Batch, Seen
+from discover.torch.batch import Batch, Seen, wide_dtype
 from discover.torch.checks import check_choice, check_group, check_size, dense, is_sharded, listed
 from discover.torch.clusters import ClustersLike, Name, known, names_and_probs
 from discover.torch.damping import places_of
@@ -45,7 +45,8 @@ class ClusterOptimizer(Optimizer):
 
     @cluster.setter
     def cluster(self, name: Any) -> None:
-        self._batch.cluster = None if name is None else known(name, self.clusters)
+        there = any(p.grad is not None for p in self._params())
+        self._batch.name(None if name is None else known(name, self.clusters), there)
 
     @property
     def skipped(self) -> int:
@@ -84,9 +85,14 @@ class ClusterOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            for part in self._parts(torch.compiler.is_compiling()):
+            for part in self._parts(torch.compiler.is_compiling()):  # pyright: ignore[reportAttributeAccessIssue]
                 take(part)
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As any optimizer's."""
+        super().zero_grad(set_to_none)
+        self._batch.gradients_are_gone()
 
     def new_memory(self, param: Tensor, options: dict[str, Any]) -> Memory:
         """What `transform` remembers of a parameter, before its first step."""
@@ -103,9 +109,10 @@ class ClusterOptimizer(Optimizer):
         Raises:
           ValueError: if an option of the group is outside of its range, or a parameter is complex.
         """
-        if param_group.get("clusters", self.clusters) != self.clusters:
+        own = param_group.get("clusters", self.clusters)
+        if own != self.clusters and (isinstance(own, tuple) or names_and_probs(own)[0] != self.clusters):
             raise ValueError("clusters are those of the whole optimizer: a parameter group cannot have its own")
-        super().add_param_group(param_group)
+        super().add_param_group({**param_group, "clusters": self.clusters})
         try:
             check_group(self.param_groups[-1], whole=self.ranks == "exchange")
         except (TypeError, ValueError):
@@ -271,11 +278,6 @@ class ClusterOptimizer(Optimizer):
         """Until the buffers in the host's memory are what the last step made them."""
         for device in {p.device for g in self.param_groups if g["buffers"] == "cpu" for p in g["params"] if p.is_cuda}:
             torch.cuda.synchronize(device)
-
-
-def wide_dtype(p: Tensor) -> torch.dtype:
-    """float32, or the parameter's dtype where that is wider."""
-    return torch.promote_types(p.dtype, torch.float32)
 
 
 def _alike(params: list[Tensor]) -> Iterator[list[Tensor]]:

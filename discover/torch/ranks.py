@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from discover.torch.batch import Seen
+from discover.torch.batch import Seen, wide_dtype
 from discover.torch.clusters import Name
 
 RANKS = ("same", "exchange", "alone")
@@ -43,7 +43,7 @@ class Together:
     def gradients(self, params: list[Tensor], l2: float) -> Iterator[tuple[Name, list[Tensor]]]:
         """ĝ_n + λ₂θ of each cluster in the batch; 0 for ĝ_n where only other clusters reach a parameter."""
         for name, (_, found) in self.seen.items():
-            grads = [found[p] if p in found else torch.zeros_like(p, dtype=_wide(p)) for p in params]
+            grads = [found[p] if p in found else torch.zeros_like(p, dtype=wide_dtype(p)) for p in params]
             yield name, torch._foreach_add(grads, params, alpha=l2) if l2 else grads  # pyright: ignore[reportReturnType]
 
     def whole(self, direction: list[Tensor], params: list[Tensor]) -> list[Tensor]:
@@ -73,7 +73,7 @@ class Exchange(Together):
         sent = [_cut(found[name], self.world) for name in self.names if name in found]  # of each [D, L]
         held = [[n for n in range(len(self.names)) if row[n]] for row in self.rows]
         length = sum(lengths)
-        nothing = params[0].new_empty(0, dtype=_wide(params[0]))
+        nothing = params[0].new_empty(0, dtype=wide_dtype(params[0]))
         out = torch.stack(sent, 1).flatten() if sent else nothing
         received = out.new_empty(sum(map(len, held)) * length)
         splits = [len(clusters) * length for clusters in held]
@@ -125,9 +125,13 @@ class Comparisons:
         different = [rank for rank in range(len(rows)) if rows[rank][: len(names)] != rows[0][: len(names)]]
         if ranks == "same":
             if different:
+                what, instead, shown = "clusters", "Draw one cluster for all", held
+                if held[0] == held[different[0]]:
+                    what, instead = "sizes of groups", "Give `collect` one size in all"
+                    shown = [dict(zip(here, filter(None, row))) for here, row in zip(held, rows)]
                 raise RuntimeError(
-                    f"the processes hold different clusters: {held[0]} in rank 0, {held[different[0]]} in rank "
-                    f"{different[0]}, and DDP or FSDP has averaged their gradients. Draw one cluster for all; or make "
+                    f"the processes hold different {what}: {shown[0]} in rank 0, {shown[different[0]]} in rank "
+                    f"{different[0]}, and DDP or FSDP has averaged their gradients. {instead}; or make "
                     "the optimizer with ranks='exchange' and keep gradients local, with DDP's no_sync() or "
                     "ddp.register_comm_hook(None, discover.torch.local_gradients)"
                 )
@@ -193,7 +197,3 @@ def all_gather(every: Tensor, own: Tensor) -> None:
     """Every process's tensor, one after the other; the function has had two names in torch."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     gather(every, own)
-
-
-def _wide(p: Tensor) -> torch.dtype:
-    return torch.promote_types(p.dtype, torch.float32)

@@ -22,6 +22,8 @@ from discover.torch.finite import here, zero_where_not_finite_
 AFRESH = 512
 """Steps after which ḡ is summed afresh."""
 RATES = ("proportional", "per_visit")
+Tensors = list[Tensor] | tuple[Tensor, ...]
+"""What torch's functions of lists take; which of both they return depends on its version."""
 Number = float | Tensor
 """What differs from step to step: in a compiled program a tensor, or there would be a program for each value."""
 
@@ -99,14 +101,14 @@ def move(params: list[Tensor], update: list[Tensor], lr: Number, decay: float) -
     torch._foreach_add_(params, update)
 
 
-def plus(left: list[Tensor], right: list[Tensor], factor: Number) -> list[Tensor]:
+def plus(left: list[Tensor], right: Tensors, factor: Number) -> list[Tensor]:
     """left + factor·right."""
     if isinstance(factor, Tensor):
         return torch._foreach_add(left, torch._foreach_mul(right, factor))  # pyright: ignore[reportReturnType]
     return torch._foreach_add(left, right, alpha=factor)  # pyright: ignore[reportReturnType]
 
 
-def plus_(left: list[Tensor], right: list[Tensor], factor: Number) -> None:
+def plus_(left: list[Tensor], right: Tensors, factor: Number) -> None:
     """left ← left + factor·right."""
     if isinstance(factor, Tensor):
         torch._foreach_add_(left, torch._foreach_mul(right, factor))

@@ -125,15 +125,16 @@ def updates(record: str) -> str:
 def torch_speeds(record: str) -> str:
     """Milliseconds of a step in PyTorch, ours beside torch's own."""
     found = load(record)["torch"]
+    kinds = [kind for kind in ("compiled", "eager") if kind in found]
     lines = []
     for theirs, ours in (("SGD", "Discover"), ("AdamW", "DiscoverAdamW"), ("Muon", "DiscoverMuon")):
         cells = []
-        for kind in ("compiled", "eager"):
+        for kind in kinds:
             times, ratios = found[kind]["milliseconds"], found[kind]["steps per second, relative"]
             cells += [f"{times[theirs]:.1f}", f"{times[ours]:.1f}", f"{ratios[f'{ours} / {theirs}']:.3f}"]
         lines.append((f"`{ours}`, against `{theirs}`", *cells))
-    heads = [f"{kind}{what}" for kind in ("compiled: ", "eager: ") for what in ("torch's ms", "ours", "ratio of steps")]
-    return table(("", *heads), lines, "-rrrrrr")
+    heads = [f"{kind}: {what}" for kind in kinds for what in ("torch's ms", "ours", "ratio of steps")]
+    return table(("", *heads), lines, "-" + "r" * len(heads))
 
 
 def torch_agreement(record: str) -> str:

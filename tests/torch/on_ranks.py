@@ -9,7 +9,7 @@ import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
 from discover import sample
-from discover.torch import Discover, local_gradients, optimizer, ranks
+from discover.torch import Discover, DiscoverAdamW, DiscoverMuon, local_gradients, optimizer, ranks
 from tests.torch.problem import OURS, draw, give, parameters
 
 COUNTS = (500, 300, 150, 50)
@@ -44,6 +44,9 @@ def everything(rank):
         "sharded otherwise": sharded_otherwise(rank),
         "same": {"averaged": in_ddp(rank, "same", "averaged")},
         "exchange": {how: in_ddp(rank, "exchange", how) for how in sync},
+        "flattened": flattened(rank),
+        "zero redundancy": zero_redundancy(rank),
+        "sizes": sizes(rank),
         "left out": {"exchange": left_out(rank), "same": left_out_of_a_shard(rank)},
         "sent": bytes_sent(rank),  # the last, as it counts all that is sent from then on
     }
@@ -188,6 +191,64 @@ def in_ddp(rank, held, sync):
     except RuntimeError as error:
         return str(error)
     return [p.detach() for p in model.parameters()]
+
+
+def sizes(rank):
+    """What is said where all processes hold a group of one cluster, with sizes of their own."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 2))
+    opt = Discover(model.parameters(), 0.1, ["a", "b"])
+    model(torch.ones(2, 3)).square().mean().backward()
+    opt.collect("b", 8 - rank)
+    try:
+        opt.step()
+    except RuntimeError as error:
+        return str(error)
+
+
+def zero_redundancy(rank):
+    """The parameters where each process updates some of them; the same without it."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    ends = []
+    for split in (True, False):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)).double()
+        options = {"lr": 0.1, "clusters": 3, "weight_decay": 0.1}
+        params = list(model.parameters())
+        opt = ZeroRedundancyOptimizer(params, Discover, **options) if split else Discover(params, **options)
+        for step in range(4):
+            model(torch.ones(2, 4, dtype=torch.float64)).square().mean().backward()
+            (opt.optim if split else opt).cluster = step % 3
+            opt.step()
+            opt.zero_grad()
+        ends.append([p.detach() for p in params])
+    return ends
+
+
+def flattened(rank):
+    """What is said of matrices and damping in the older FSDP, and the parameters after some steps without them."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2)).double()
+    sharded, said = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu")), []
+    opt = DiscoverAdamW(sharded.parameters(), 0.05, 3, weight_decay=0.1)
+    for step in range(8):
+        opt.cluster = step % 3
+        sharded(torch.arange(8.0, dtype=torch.float64).view(2, 4) / (1 + step) + rank).square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+    with FullyShardedDataParallel.summon_full_params(sharded):
+        ends = [p.detach().clone() for p in model.parameters()]
+    for make, options in ((DiscoverMuon, {}), (Discover, {"ranks": "exchange"}), (Discover, {"damping": 0.1})):
+        try:
+            opt = make(sharded.parameters(), 0.05, 3, **options)
+            opt.cluster = 0
+            sharded(torch.ones(2, 4, dtype=torch.float64)).square().mean().backward()
+            opt.step()
+        except (RuntimeError, ValueError) as error:
+            said.append(str(error))
+    return ends, said
 
 
 def one_process_of(world=2):

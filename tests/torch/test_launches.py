@@ -103,8 +103,8 @@ def test_what_damping_by_ten_clusters_adds_in_the_network_whose_speed_was_measur
         found.append((counted.numbers / sum(p.numel() for p in params), counted.operations.total() / len(params)))
     (values, launches), (damped_values, damped_launches) = found
     assert (round(values), round(launches)) == (17, 1)
-    assert round(damped_values - values) <= 62
-    assert round(damped_launches - launches) <= 9
+    assert round(damped_values - values) <= 45
+    assert round(damped_launches - launches) <= 6
 
 
 @pytest.mark.parametrize("options", [{}, {"damping": 0.1}, {"buffer_dtype": torch.bfloat16}, {"lr": torch.tensor(0.1)}])

@@ -99,6 +99,8 @@ def test_clusters_that_are_no_clusters_are_refused():
         ({None: 5, "b": 3}, TypeError, "must be text or whole numbers, got None, 'b'"),
         ({"a": "many"}, ValueError, "counts must be a sequence of numbers"),
         (["a", 3], ValueError, "counts must be a sequence of numbers"),
+        ([0, 1, 2], ValueError, r"look like the clusters' own numbers: say clusters=3, got \[0, 1, 2\]"),
+        (range(2), ValueError, "say clusters=2"),
     ],
 )
 def test_names_that_cannot_be_told_apart_are_refused(clusters, error, message):
@@ -141,6 +143,32 @@ def test_a_cluster_is_no_argument_of_a_step():
         opt.step("qa")
 
 
+@pytest.mark.parametrize("first", ["the cluster", "backward"])
+def test_gradients_of_several_clusters_that_would_count_as_one_are_noticed(first):
+    """As with gradient accumulation in a trainer that draws each batch from another data set."""
+
+    def batch(name):
+        if first == "backward":
+            loss_of(net, 0).backward()
+        opt.cluster = name
+        if first == "the cluster":
+            loss_of(net, 0).backward()
+
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    for name in ("qa", "qa"):  # one cluster, accumulated
+        batch(name)
+    with pytest.warns(UserWarning, match=r"is 'nli' now, and there are gradients of 'qa' .* `opt\.collect"):
+        batch("nli")
+    opt.step()
+    opt.zero_grad()
+    for name in ("qa", "nli", "news"):  # steps that a GradScaler skips
+        batch(name)
+        opt.zero_grad()
+    batch("qa")
+    opt.step()
+
+
 @pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), "8", None])
 def test_a_group_has_a_size(size):
     net = model()
@@ -157,6 +185,8 @@ def test_a_group_that_is_wrong_is_not_added():
         with pytest.raises(ValueError, match=message):
             opt.add_param_group({"params": net[3].parameters(), **group})
     assert len(opt.param_groups) == 1
+    opt.add_param_group({"params": net[3].parameters(), "clusters": list(NAMES)})  # the same ones
+    assert opt.param_groups[1]["clusters"] == opt.clusters
 
 
 def test_complex_parameters_and_sparse_gradients_are_refused():

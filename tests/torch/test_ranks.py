@@ -52,6 +52,13 @@ def test_different_clusters_behind_averaged_gradients_are_noticed(two):
         assert "no_sync()" in message
 
 
+def test_groups_of_other_sizes_behind_averaged_gradients_are_noticed(two):
+    for rank in two:
+        message = rank["sizes"]
+        assert message.startswith("the processes hold different sizes of groups: {'b': 8.0} in rank 0, {'b': 7.0} in")
+        assert "Give `collect` one size in all; or make the optimizer with ranks='exchange'" in message
+
+
 @pytest.mark.parametrize("sync", ["no_sync", "hook"])
 def test_ddp_with_local_gradients_is_as_in_one_process(two, sync):
     for rank in two:
@@ -71,6 +78,21 @@ def test_fsdp_with_narrow_buffers_and_with_clusters_of_their_own(two):
         expected = [p.detach() for p in on_ranks.with_narrow_buffers().parameters()]
         torch.testing.assert_close(params, expected, rtol=0, atol=1e-4)
         assert message.startswith("ranks='exchange' needs whole parameters, and FSDP has sharded these")
+
+
+def test_the_older_fsdp_takes_what_works_number_by_number_and_the_rest_is_refused(two):
+    for params, said in (rank["flattened"] for rank in two):
+        close(params, on_ranks.sharded_in_one_process("adam"))
+        assert [message.split(",")[0] for message in said] == [
+            "FullyShardedDataParallel has flattened the matrices",
+            "ranks='exchange' needs whole parameters",
+            "damping needs whole parameters",
+        ]
+
+
+def test_zero_redundancy_shares_the_buffers_out(two):
+    for split, whole in (rank["zero redundancy"] for rank in two):
+        close(split, whole)
 
 
 def test_what_is_not_finite_in_one_process_is_left_out_by_all(two):

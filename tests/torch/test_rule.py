@@ -6,9 +6,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from discover.clusters import Clusters
-from discover.torch.damping import CHUNK
+from discover.torch import damping
+from discover.torch.damping import CHUNK, damp
 from tests.torch.problem import OURS, assert_equal_paths, draw, give, parameters, torch_path
 from tests.torch.reference import Parameter
 
@@ -51,6 +53,37 @@ def test_damping_is_the_same_for_parameters_of_many_numbers(numbers):
     tensors = parameters(params)
     opt = OURS["discover"](tensors.items(), clusters=COUNTS, **options)
     assert_equal_paths(torch_path(opt, tensors, batches), expected)
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-4])
+def test_damping_in_single_precision_where_clusters_hardly_differ(apart):
+    """(Σ c_n) ḡ is then far larger than what is left of Σ c_n g_n − (Σ c_n) ḡ."""
+    torch.manual_seed(0)
+    rows = torch.randn(5000) + apart * torch.randn(10, 5000)
+    ends = []
+    for dtype in (torch.float32, torch.float64):
+        g = rows.to(dtype)
+        d = g[0].clone()
+        damp([d], [g.mean(0)], [list(g)], torch.full((10,), 0.1, dtype=dtype), [None], 0.1)
+        ends.append(d.double())
+    assert (ends[0] - ends[1]).norm() < 3e-5 * ends[1].norm()
+    assert (ends[1] - rows[0].double()).norm() > 1e-5 * apart * ends[1].norm()
+
+
+def test_damping_copies_no_more_of_a_large_parameter_than_it_says(monkeypatch):
+    monkeypatch.setattr(damping, "HELD", 2**19)
+    large = [torch.empty(300, 1000, device="meta") for _ in range(6)]
+    made = []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            made.append(out.numel() if func.__name__.startswith("stack") else 0)
+            return out
+
+    with Sizes():
+        damp(large[:1], large[1:2], [large[2:]], torch.ones(4, device="meta"), [torch.ones(9, dtype=int)], 0.1)
+    assert 2**18 < max(made) <= 2**19 < 5 * 300 * 1000
 
 
 @pytest.mark.parametrize("kind", OURS)
