@@ -15,7 +15,7 @@ LABORATORY = LIBRARY | {
 EXTRAS = {"optuna", "altair", "vl_convert", "tensorboardX", "pyarrow"}
 ALLOWED = {
     "cli": {"experiments", "report", "records", "text"},
-    "experiments": {"training", "diagnostics", "data", "models", "records"},
+    "experiments": {"training", "diagnostics", "data", "models", "records", "text"},
     "training": {"data", "models", "records"},
     "diagnostics": {"data"},
     "report": {"records"},

@@ -65,10 +65,17 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Reads a JSON file; a damaged one is a :class:`RecordsError` that names it."""
+    check_ordinary(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested a thousand times
         raise RecordsError(f"{path} is damaged: {error}") from None
+
+
+def check_ordinary(path: Path) -> None:
+    """Raises where a pipe or a device stands in the place of a file: it would never end."""
+    if path.exists() and not path.is_file():
+        raise RecordsError(f"{path} is damaged: it is no ordinary file")
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -134,6 +141,7 @@ class MetricsWriter:
             ValueError: the file is shorter than ``length``, so lines of it were lost.
         """
         self._checksum = 0
+        check_ordinary(path)
         if not length:
             self._file: IO[bytes] = open(path, "wb")  # noqa: SIM115 (closed by close)
             return
@@ -173,6 +181,7 @@ class MetricsWriter:
 def checksum(path: Path, length: int) -> int:
     """Of the first bytes of a file."""
     result = 0
+    check_ordinary(path)
     with open(path, "rb") as file:
         while length > 0 and (block := file.read(min(length, 1 << 20))):
             result, length = zlib.crc32(block, result), length - len(block)
@@ -199,6 +208,7 @@ def undamaged_length(run_dir: Path | str) -> int:
 def _whole_lines(path: Path) -> tuple[list[dict[str, Any]], int, int | None]:
     """The lines up to the first that is damaged, their length in bytes, and the number of that line."""
     result, length = [], 0
+    check_ordinary(path)
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:

@@ -17,5 +17,15 @@ def printable(text: str) -> str:
     return "".join(shown)
 
 
+def shortened(line: str, most: int = 1000) -> str:
+    """The same line without its middle, where it is long: a list of all columns, say, of which there are too many.
+
+    >>> shortened("the columns are a, b, c, d", 20)
+    'the col … a, b, c, d'
+    """
+    tail = (most - 3) // 2 + 2
+    return line if len(line) <= most else f"{line[: most - 3 - tail]} … {line[-tail:]}"
+
+
 def _escaped(one: str) -> str:
     return one.encode("unicode_escape").decode("ascii")

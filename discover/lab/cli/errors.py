@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from discover.lab.text import printable
+from discover.lab.text import printable, shortened
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -168,6 +168,6 @@ def describe_unexpected(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    line = printable(" ".join(str(message).split()))
+    line = shortened(printable(" ".join(str(message).split())))
     sys.stderr.write(f"discover: {line}\n")
     return code

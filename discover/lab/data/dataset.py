@@ -110,6 +110,7 @@ class Dataset:
     def __post_init__(self):
         if self.next_byte and not (self.train.text and self.num_classes == 256):
             raise DataError(f"the next byte is one of 256, of text, got {self.num_classes} classes")
+        object.__setattr__(self, "name", printable(str(self.name)))
         if self.num_classes < 1:
             raise DataError(f"num_classes must be at least 1, got {self.num_classes}")
         names = tuple(printable(str(name)) for name in self.class_names or range(self.num_classes))

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from discover.lab.data.errors import ArchiveError, DataError
 
@@ -42,6 +46,14 @@ def check_bytes(what: object, claimed: int, most: int) -> None:
     """Raise if something claims more bytes than it may take."""
     if claimed > most:
         raise ArchiveError(f"{what} takes {_shown(claimed)}, more than the limit of {_shown(most)} ({raised_by()})")
+
+
+def text_array(what: object, texts: Collection[str], most: int) -> NDArray[np.str_]:
+    """Texts as an array, in which each takes as much as the longest, and loses the NULs at its end."""
+    check_bytes(what, 4 * len(texts) * max(map(len, texts), default=0), most)
+    if any(text.endswith("\0") for text in texts):
+        raise ArchiveError(f"{what} has a text that ends with a NUL, and would be taken for another one")
+    return np.array(list(texts), "U")
 
 
 def raised_by() -> str:

@@ -68,7 +68,12 @@ class Folder:
 
     def recorded(self) -> Mapping[str, Any]:
         """The settings of what is there, to be told from others; a ValueError where they cannot be read."""
-        return records.read_json(self.path / self.record).get("plan") or {}
+        record = records.read_json(self.path / self.record)
+        if not isinstance(record, dict):
+            raise records.RecordsError(
+                f"{self.path / self.record} must hold a JSON object, got {type(record).__name__}"
+            )
+        return record.get("plan") or {}
 
     def state(self) -> str:
         """How far it is, in a word or two, for a message."""
@@ -162,7 +167,7 @@ class Folder:
     def _was_being_replaced(self) -> bool:
         """Whether a process was killed while it replaced one of this kind."""
         path = self.path / REPLACING
-        return path.exists() and path.read_text() == self.noun
+        return path.is_file() and path.read_text() == self.noun
 
     def _delete(self) -> None:
         for pattern, kind in self.inside:

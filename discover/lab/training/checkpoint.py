@@ -25,6 +25,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from discover.lab import records
 from discover.lab.training.errors import RunError, is_disk_full, is_out_of_memory
 from discover.lab.training.fingerprint import Lengths, fingerprint, fingerprint_of_file, is_on_host
 
@@ -126,7 +127,7 @@ class Checkpoints:
 
     def _note(self, step: int) -> dict[str, Any]:
         """The note of a step, without its arrays; an error of any kind where it is damaged."""
-        return dict(json.loads((self.directory / str(step) / "note" / "metadata").read_text()))
+        return dict(records.read_json(self.directory / str(step) / "note" / "metadata"))
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, oldest first, without those that were passed over."""
@@ -155,6 +156,9 @@ class Checkpoints:
         """
         targets = _named_leaves(like)
         try:
+            for path in (self.directory / str(step)).rglob("*"):
+                if not path.is_dir():
+                    records.check_ordinary(path)
             note = self._note(step)
             stored = [tuple(shape) for shape in note.pop("shapes")]
             wanted = {name: to_read(shape, leaf) for (name, leaf), shape in zip(targets.items(), stored)}

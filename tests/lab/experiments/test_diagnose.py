@@ -203,3 +203,11 @@ def test_of_text_without_a_label_the_given_column_is_judged(tmp_path):
     assert [row.name for row in result.rows] == ["column language", "random, 8"]
     assert result.rows[0].stages["start"]["batch_share"] > 0.8
     assert result.facts["summary"][0].startswith("column language: with 1 group per batch")
+
+
+def test_a_network_that_the_memory_cannot_hold_is_not_made(monkeypatch):
+    monkeypatch.setattr("discover.lab.experiments.diagnose.gradient_sample.free_memory", lambda: 1000)
+    with pytest.raises(
+        ValueError, match=r"^the network \(.* parameters, 10 classes\) takes .* of 1e-06 GB that are free"
+    ):
+        GradientSample(Config(), build_data(Config()), DiagnosisOptions())

@@ -10,6 +10,7 @@ from PIL import Image
 
 from discover.lab.cli import console, main
 from discover.lab.cli.errors import run_command
+from discover.lab.data.sources.kinds import name_of
 from discover.lab.text import printable
 from tests.lab.hostile.mutated import KINDS, write_whole
 
@@ -70,6 +71,35 @@ def test_a_configuration_that_is_nested_too_deep_is_one_line(name, tmp_path, cap
     (tmp_path / name).write_text("a = " * name.endswith("toml") + "[" * 100_000)
     assert call("train", "--config", tmp_path / name) == 2
     assert_one_line(capsys, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("dots.toml", ".".join("a" * 30_000) + " = 1", "a key of 29999 dots"),
+        ("tables.toml", "".join(f"[a{n}]\n" for n in range(20_000)), "TOML is read up to 100,000"),
+        ("pipe.json", None, "is a pipe; only ordinary files are read"),
+    ],
+)
+def test_a_configuration_that_would_never_be_read_to_its_end_is_one_line(name, text, words, tmp_path, capsys):
+    os.mkfifo(tmp_path / name) if text is None else (tmp_path / name).write_text(text)
+    assert call("train", "--config", tmp_path / name) == 2
+    assert_one_line(capsys, name, words)
+
+
+def test_a_line_that_would_list_thousands_of_columns_keeps_its_ends_only(tmp_path, monkeypatch, capsys):
+    names = [f"column{number}" for number in range(3000)]
+    (tmp_path / "wide.csv").write_text("\n".join([",".join(names), ",".join("1" * 3000)]))
+    monkeypatch.chdir(tmp_path)
+    assert call("diagnose", "wide.csv", "--label", "nope") == 2
+    line = capsys.readouterr().err
+    assert line.startswith("discover: wide.csv has no column 'nope': the columns are column0, ")
+    assert line.endswith("column2999\n")
+    assert len(line) < 1100
+
+
+def test_a_name_that_is_not_utf_8_can_be_drawn(tmp_path):
+    assert name_of(tmp_path / "\udcff\x1b[2J.csv") == "\\udcff\\x1b[2J"
 
 
 def test_the_net_catches_what_nobody_has_thought_of(capsys):

@@ -90,6 +90,22 @@ def test_a_damaged_note_or_directory_of_a_checkpoint_costs_that_checkpoint_at_mo
     assert_same_run(run, whole)
 
 
+@pytest.mark.parametrize("name", [f"{records.CHECKPOINTS}/part-0/15/note/metadata", records.ENVIRONMENT])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, whole, name):
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    resume(run)
+    assert_same_run(run, whole)
+
+
+@pytest.mark.parametrize("name", [records.CONFIG, records.SUMMARY])
+def test_a_pipe_in_the_place_of_what_is_needed_is_one_line(run, name):
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    with pytest.raises(RunError, match=rf"{name} is damaged: it is no ordinary file$"):
+        go(run, resume=True)
+
+
 def test_a_checkpoint_that_lacks_files_or_is_none_makes_room_for_its_successor(run, whole):
     shutil.rmtree(checkpoints(run) / "15")
     (checkpoints(run) / "15").write_text("a file")

@@ -10,16 +10,17 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from discover.lab.data.errors import ArchiveError, BadImageError, DataError, check_at_least, one_line
-from discover.lab.data.limits import read_ordinary
+from discover.lab.data.limits import RATIO, VARIABLE, raised_by, read_ordinary
 
 File = tuple[str, bytes | Path]  # the name, and the contents or where they are
 Decoded = tuple[str, NDArray[np.uint8] | str]  # the name, and the pixels or why there are none
@@ -27,6 +28,8 @@ Decoded = tuple[str, NDArray[np.uint8] | str]  # the name, and the pixels or why
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 """Pictures made of pixels. Pillow would also run programs (EPS) and read its many rarer formats, by content alone."""
 MAX_PIXELS = 89_478_485  # where Pillow itself starts to warn: a small file can claim to be a huge image
+MOST_PIXELS = 2_000_000_000
+"""Of all pictures together that take few bytes: some ten seconds."""
 _TOGETHER = 16  # files that a thread decodes before it asks for more
 _BYTES_TOGETHER = 32 << 20  # … or as many as take this many bytes
 _WAITING_BYTES = 256 << 20  # decoded, and not yet taken
@@ -70,8 +73,26 @@ class _Pixels:
 _AT_ONCE = _Pixels(_PIXELS_AT_ONCE)
 
 
+class _Allowed:
+    """How many pixels some files may be decoded to in all: time, where they are made small and take no memory."""
+
+    def __init__(self):
+        self._pixels, self._bytes, self._lock = 0, 0, threading.Lock()
+
+    def check(self, pixels: int, size: int) -> None:
+        with self._lock:
+            self._pixels, self._bytes = self._pixels + pixels, self._bytes + size
+            if self._pixels > max(MOST_PIXELS, RATIO * self._bytes) and VARIABLE not in os.environ:
+                told = f"{self._pixels:,} pixels of {self._bytes:,} bytes"
+                raise ArchiveError(f"it and those before it claim {told}, more than {RATIO} a byte ({raised_by()})")
+
+
 def decode(
-    contents: bytes, size: int | None = None, channels: int = 3, shape: tuple[int, ...] | None = None
+    contents: bytes,
+    size: int | None = None,
+    channels: int = 3,
+    shape: tuple[int, ...] | None = None,
+    check: Callable[[int, int], None] = lambda pixels, size: None,
 ) -> NDArray[np.uint8]:
     """An image file's pixels, uint8 [H, W, C].
 
@@ -80,6 +101,7 @@ def decode(
         size: cut the largest central square and resize it to this side; None to keep the image's own size.
         channels: 3 for color, 1 for gray.
         shape: the only one that is wanted: a large image of another size is not decoded, and comes out black.
+        check: is told the pixels and the bytes before they are decoded, and may raise an error.
     """
     try:
         with Image.open(io.BytesIO(contents), formats=readable()) as image:
@@ -90,6 +112,7 @@ def decode(
                 return np.broadcast_to(np.uint8(0), (image.height, image.width, channels))
             if size is not None:
                 image.draft(None, (size, size))  # JPEG: decode at the nearest power-of-two fraction, never below
+            check(image.width * image.height, len(contents))
             with _AT_ONCE.share(image.width * image.height):
                 ImageOps.exif_transpose(image, in_place=True)  # else it makes a copy, also where nothing is turned
                 picture = image.convert("RGB" if channels == 3 else "L")
@@ -97,7 +120,7 @@ def decode(
                     picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
                 pixels = np.asarray(picture, dtype=np.uint8)
                 return pixels if channels == 3 else pixels[..., None]
-    except BadImageError:
+    except (BadImageError, ArchiveError):
         raise
     except Exception as error:  # Pillow's decoders raise many kinds of error on damaged files
         reason = one_line(error)
@@ -138,8 +161,10 @@ def decode_many(
                 waiting = min(waiting, _WAITING_BYTES // together)  # none: only one at a time
                 break
 
+    allowed = _Allowed()
+
     def work(some: list[File]) -> list[Decoded]:
-        return [(name, _pixels_or_reason(contents, size, channels, shape)) for name, contents in some]
+        return [(name, _pixels_or_reason(contents, size, channels, shape, allowed.check)) for name, contents in some]
 
     pool = ThreadPoolExecutor(workers)
     try:
@@ -164,10 +189,12 @@ def _some(files: Iterator[File], each: int) -> Iterator[File]:
 
 
 def _pixels_or_reason(
-    contents: bytes | Path, size: int | None, channels: int, shape: tuple[int, ...] | None = None
+    contents: bytes | Path, size: int | None, channels: int, shape: tuple[int, ...] | None = None, *check: Any
 ) -> NDArray[np.uint8] | str:
     try:
-        return decode(read_ordinary(contents) if isinstance(contents, Path) else contents, size, channels, shape)
+        return decode(
+            read_ordinary(contents) if isinstance(contents, Path) else contents, size, channels, shape, *check
+        )
     except OSError as error:
         return error.strerror or one_line(error)
     except (BadImageError, ArchiveError) as error:

@@ -19,6 +19,10 @@ from typing import IO
 from discover.lab.data.errors import ArchiveError, one_line
 from discover.lab.data.limits import honest_size, most_bytes, most_to_read, raised_by
 
+LONGEST_NAME = 4096
+"""Bytes: no system has files of longer names, and arrays of names are as wide as the longest."""
+A_MEMBER = 4096
+"""Bytes that a member counts for, besides its contents: its header packs to nothing, and takes time."""
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 
 
@@ -26,15 +30,21 @@ class _Bounded:
     """A stream that ends with an error where it goes on for too long: also within headers, and after the last file."""
 
     def __init__(self, stream: IO[bytes], path: str | os.PathLike[str], most: int):
-        self._stream, self._path, self._most, self.read_so_far = stream, path, most, 0
+        self._stream, self._path, self._most = stream, path, most
+        self.read_so_far = self._counted = 0
 
     def read(self, size: int = -1) -> bytes:
         found = self._stream.read(size)
         self.read_so_far += len(found)
-        if self.read_so_far > self._most:
+        self.count(len(found))
+        return found
+
+    def count(self, size: int) -> None:
+        """Raise if that many bytes more are too many."""
+        self._counted += size
+        if self._counted > self._most:
             most = f"{self._most} bytes, which its size on the disk warrants ({raised_by()})"
             raise ArchiveError(f"{self._path} unpacks to more than the limit of {most}")
-        return found
 
 
 def is_tar(path: str | os.PathLike[str]) -> bool:
@@ -44,6 +54,8 @@ def is_tar(path: str | os.PathLike[str]) -> bool:
 
 def check_member_name(name: str, archive: str | os.PathLike[str]) -> str:
     """A member's name as a plain relative path ("a/b.jpg"), or an error if it points outside of the archive."""
+    if len(name) > LONGEST_NAME:
+        raise ArchiveError(f"{archive} holds a name of {len(name)} letters ({name[:40]}…), more than {LONGEST_NAME}")
     path = PurePosixPath(name)
     windows = "\\" in name or (len(name) > 1 and name[1] == ":")
     if path.is_absolute() or ".." in path.parts or windows or "\0" in name:
@@ -80,6 +92,7 @@ def read_tar(path: str | os.PathLike[str], most_in_all: int | None = None) -> It
             stream = _Bounded(stack.enter_context(_unpacked(path)), path, most_to_read(honest))
             archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))  # pyright: ignore
             for member in archive:
+                stream.count(A_MEMBER)
                 if member.isdir():
                     check_member_name(member.name, path)
                     continue

@@ -18,7 +18,7 @@ from discover.lab.data.errors import BadImageError, DataError, DatasetNotFoundEr
 from discover.lab.data.images.cache import default_cache_dir, kept
 from discover.lab.data.images.decoding import Decoded, decode_many, is_image
 from discover.lab.data.lazy_examples import LazyExamples
-from discover.lab.data.limits import honest_size, most_bytes, raised_by
+from discover.lab.data.limits import honest_size, most_bytes, raised_by, text_array
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
 from discover.lab.data.sources.layout import Place, place_files
 from discover.lab.text import printable
@@ -186,7 +186,7 @@ def _collect(decoded: Iterable[Decoded], where: Path, on_bad_image: str, max_byt
         together[row] = images.pop(name)  # one by one: not all of them twice in memory
     return {
         "images": together,
-        "names": np.array(names),
+        "names": text_array(f"the names of the pictures in {where}", names, max_bytes),
         "bad": np.array(list(bad), "U"),
         "reasons": np.array(list(bad.values()), "U"),
     }

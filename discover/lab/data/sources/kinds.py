@@ -18,6 +18,7 @@ from discover.lab.data.limits import honest_size
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
 from discover.lab.data.sources.folders import walk_images
 from discover.lab.data.sources.tabular import SUFFIXES
+from discover.lab.text import printable
 
 
 def source_of(path: str | os.PathLike[str]) -> str:
@@ -45,7 +46,7 @@ def name_of(path: str | os.PathLike[str]) -> str:
     """
     name = Path(path).resolve().name
     ending = next((suffix for suffix in TAR_SUFFIXES if name.lower().endswith(suffix)), Path(name).suffix)
-    return (name[: len(name) - len(ending)] if ending and not Path(path).is_dir() else name) or "data"
+    return printable(name[: len(name) - len(ending)] if ending and not Path(path).is_dir() else name) or "data"
 
 
 def picture_sides(path: str | os.PathLike[str], most: int = 50) -> list[int]:

@@ -58,6 +58,10 @@ def read_npz(path: str | os.PathLike[str], max_bytes: int | None = None, lazy: b
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise ArchiveError(f"{path} is no readable .npz file: {name!r} in it is no array")
+        if array.dtype.itemsize == 0 and array.size:  # any number of them takes no byte
+            raise ArchiveError(f"{path} has {array.size} empty texts in {name!r}")
+        if name in _IMAGES and array.ndim == 2 and array.dtype.kind in "iu":  # they become float32
+            check_bytes(f"what {path} holds", 4 * array.size, most)
     return arrays
 
 

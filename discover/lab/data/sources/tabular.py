@@ -13,15 +13,23 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, check_at_least, one_line
-from discover.lab.data.limits import check_bytes, check_ordinary, honest_size, most_bytes
+from discover.lab.data.limits import check_bytes, check_ordinary, honest_size, most_bytes, text_array
 from discover.lab.data.sources.text import cut, encode, next_byte
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 CELLS = 30
 """So many times its size a table takes in memory while it is read, every cell an object."""
+A_CELL = 60
+"""Bytes that a cell takes; packed, a million that are alike take none."""
+A_FOOTER = 200
+"""So many times its size the end of a parquet file takes, which describes the columns."""
+MOST_LETTERS = 1000
+"""Of a label, or of a column that can be clustered by: longer ones are no names."""
 MOST_CLASSES = 1000
 A_TEXT = 20
 """Letters from which on, on average, the words of a column are a text to learn from."""
+LARGEST = 1e150
+"""Of a number, whose square can be a number yet."""
 _LABELS = ("label", "labels", "class", "target", "y")
 _MISSING = ("", "na", "n/a", "nan", "null", "none")
 
@@ -60,8 +68,11 @@ def load_table(
         check_at_least("length", length, 2)
     if not path.is_file():
         raise DatasetNotFoundError(f"there is no file {path}")
-    check_bytes(path, CELLS * check_ordinary(path), most_bytes(honest_size(path)))
-    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    most = most_bytes(honest_size(path))
+    check_bytes(path, CELLS * check_ordinary(path), most)
+    table = _read_parquet(path, most) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    if not table or not next(iter(table.values())):
+        raise DataError(f"{path} has no rows")
     for column in (label, clusters):
         if column is not None and column not in table:
             raise DataError(f"{path} has no column {column!r}: the columns are {', '.join(table)}")
@@ -72,18 +83,26 @@ def load_table(
     longest = max(words, key=lambda key: _mean_length(table[key]), default=None)
     texts = ["" if value is None else str(value) for value in table[longest]] if longest else []
     if name is None and texts:
-        pieces, columns = _pieces(path, texts, table, clusters, length or 128)
+        check_bytes(f"the text in {path}", sum(map(len, texts)), most)
+        pieces, columns = _pieces(path, texts, table, clusters, length or 128, most)
         return next_byte(path.stem, pieces, columns, test_fraction, seed)
     if name is None:
         raise DataError(f"no column of {path} ({', '.join(table)}) is called label", label=list(table)[-1])
     if not features and not texts:
         raise DataError(f"{path} has no column of numbers or of text besides {name!r}: there is nothing to learn from")
     classes, labels = _classes(path, name, table[name])
-    columns = {key: _column(values) for key, values in table.items() if key != name and key not in words}
+    columns: dict[str, NDArray] = {}
+    left, words = most, set(words)
+    for key, values in table.items():
+        if key != name and key not in words and (key == clusters or _longest(values) <= MOST_LETTERS):
+            columns[key] = _column(path, key, values, left)
+            left -= columns[key].nbytes
     train, test = stratified_split(labels, 0.2 if test_fraction is None else test_fraction, seed)
     if texts:
-        encoded = [text.encode() for text in texts]
-        length = min(length or 256, -(-max(map(len, encoded)) // 8) * 8)
+        length = length or 256
+        encoded = [text[:length].encode(errors="surrogatepass") for text in texts]
+        length = min(length, -(-max(map(len, encoded)) // 8) * 8)
+        check_bytes(f"the text in {path}", 2 * length * len(encoded), most)
         everything = Split(encode(encoded, length), labels, columns, text=True)
     else:
         matrix = np.stack(list(features.values()), axis=1)
@@ -94,7 +113,7 @@ def load_table(
 
 
 def _pieces(
-    path: Path, texts: list[str], table: Mapping[str, list[Any]], clusters: str | None, length: int
+    path: Path, texts: list[str], table: Mapping[str, list[Any]], clusters: str | None, length: int, most: int
 ) -> tuple[NDArray[np.uint8], dict[str, NDArray]]:
     """The texts of each cluster, a line each, cut into pieces; and the clusters of the pieces, as a column."""
     lines: dict[Any, list[str]] = {}
@@ -104,7 +123,7 @@ def _pieces(
     if sum(map(len, pieces.values())) < 2:
         raise DataError(f"the texts in {path} make no two pieces of {length} bytes, and nothing else could be learned")
     column = [value for value, some in pieces.items() for _ in some]
-    return np.concatenate(list(pieces.values())), {clusters: _column(column)} if clusters else {}
+    return np.concatenate(list(pieces.values())), {clusters: _column(path, clusters, column, most)} if clusters else {}
 
 
 def _read_csv(path: Path) -> dict[str, list[Any]]:
@@ -128,42 +147,86 @@ def _read_csv(path: Path) -> dict[str, list[Any]]:
                 cells.append(row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ArchiveError(f"{path} is no readable table: {one_line(error)}") from error
-    if not cells:
-        raise DataError(f"{path} has no rows")
     return {name: [cell.strip() for cell in column] for name, column in zip(names, zip(*cells))}
 
 
-def _read_parquet(path: Path) -> dict[str, list[Any]]:
+def _read_parquet(path: Path, most: int) -> dict[str, list[Any]]:
     try:
-        from pyarrow import ArrowException, parquet
+        import pyarrow
+        from pyarrow import parquet, types
     except ImportError:
         raise DataError("a .parquet file needs pyarrow: pip install 'discover-optim[parquet]'") from None
     try:
-        meta = parquet.read_metadata(path)
-        unpacked = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
-        check_bytes(path, CELLS * unpacked, most_bytes(honest_size(path)))
-        table = parquet.read_table(path)
-        return {name: table.column(name).to_pylist() for name in table.column_names}
-    except (OSError, ArrowException) as error:
+        check_bytes(path, A_FOOTER * _footer(path), most)
+        with parquet.ParquetFile(path) as file:
+            meta, schema = file.metadata, file.schema_arrow
+            unpacked = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
+            cells = meta.num_rows * len(schema)
+            check_bytes(path, max(CELLS * unpacked, A_CELL * cells), most)
+        if nested := [field.name for field in schema if types.is_nested(field.type)]:
+            raise DataError(f"column {nested[0]!r} of {path} holds a {schema.field(nested[0]).type}: remove it")
+        # A text that a million rows refer to stays one text.
+        texts = [one.name for one in schema if types.is_string(one.type) or types.is_large_string(one.type)]
+        table: dict[str, list[Any]] = {name: [] for name in schema.names}
+        if len(table) < len(schema):
+            raise DataError(f"{path} must name each column once, got {', '.join(schema.names)!r:.200}")
+        with parquet.ParquetFile(path, metadata=meta, read_dictionary=texts) as file:
+            for batch in file.iter_batches(1 << 14, use_threads=False):
+                check_bytes(path, pyarrow.total_allocated_bytes(), most)
+                for name, column in zip(table, batch.columns):
+                    table[name] += _values(column)
+        return table
+    except (OSError, pyarrow.ArrowException) as error:
         raise ArchiveError(f"{path} is no readable parquet file: {one_line(error)}") from error
+
+
+def _footer(path: Path) -> int:
+    """The length that a parquet file says its end has, at most its own."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 8))
+        return min(size, int.from_bytes(file.read(4), "little"))
+
+
+def _values(column: Any) -> list[Any]:
+    """As Python values, of which those that are alike are one object where the file says so."""
+    if not hasattr(column, "dictionary"):
+        return column.to_pylist()
+    words = column.dictionary.to_pylist()
+    return [None if one is None else words[one] for one in column.indices.to_pylist()]
 
 
 def _classes(path: Path, name: str, values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     for row, value in enumerate(values, 1):
         if value is None or str(value).lower() in _MISSING:
             raise DataError(f"row {row} of {path} has no label in column {name!r}")
-    found, ids = np.unique(_column(values), return_inverse=True)
+    named = _whole(values) or list(map(str, values))
+    found = sorted(set(named))
     if len(found) > MOST_CLASSES:
         raise DataError(f"column {name!r} of {path} has {len(found)} different values: a label has a few classes")
-    return tuple(str(one) for one in found.tolist()), ids.astype(np.int32)
+    if (longest := _longest(found)) > MOST_LETTERS:
+        raise DataError(f"column {name!r} of {path} has a label of {longest} letters, and a class has a name")
+    ids = {value: number for number, value in enumerate(found)}
+    return tuple(map(str, found)), np.array([ids[value] for value in named], np.int32)
 
 
-def _column(values: list[Any]) -> NDArray:
+def _column(path: Path, name: str, values: list[Any], most: int) -> NDArray:
     """As whole numbers where all are, so that 10 comes after 9; else as text."""
+    numbers = _whole(values)
+    if numbers and all(abs(number) < 1 << 63 for number in numbers):
+        return np.array(numbers)
+    return text_array(f"column {name!r} of {path}", list(map(str, values)), most)
+
+
+def _whole(values: list[Any]) -> list[int] | None:
     try:
-        return np.array([int(value) for value in values]) if all(map(_is_whole, values)) else np.array(values, "U")
-    except OverflowError:
-        return np.array([str(value) for value in values], "U")
+        return [int(value) for value in values] if all(map(_is_whole, values)) else None
+    except ValueError:  # of thousands of digits
+        return None
+
+
+def _longest(values: list[Any]) -> int:
+    return max((len(value) if isinstance(value, str) else len(str(value)) for value in values), default=0)
 
 
 def _is_whole(value: Any) -> bool:
@@ -180,6 +243,9 @@ def _numbers(path: Path, name: str, values: list[Any]) -> NDArray[np.float64] | 
         if number is None or not np.isfinite(number):
             what = "is empty" if value is None or value == "" else f"is {value!r:.40}, no finite number"
             raise DataError(f"row {row + 1}, column {name!r} of {path} {what}: mend the cell, or remove row or column")
+        if abs(number) > LARGEST:
+            where = f"row {row + 1}, column {name!r} of {path}"
+            raise DataError(f"{where} is {number:g}, and numbers are read up to {LARGEST:g}")
         numbers[row] = number
     return numbers
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import DataError, DatasetNotFoundError, check_at_least
-from discover.lab.data.limits import check_bytes, free_memory, read_ordinary
+from discover.lab.data.limits import check_bytes, honest_size, most_bytes, read_ordinary, text_array
 from discover.lab.data.sources.archives import is_tar, read_tar
 from discover.lab.data.sources.layout import CLASS, common_depth, parse_layout
 
@@ -52,12 +52,12 @@ def load_text(
         raise DatasetNotFoundError(f"there is no {path}: looked for text files (.txt), in a folder or a tar")
     levels = _levels(layout, label, clusters)
     label = label or (CLASS if CLASS in levels else None)
-    examples, rows, total, most = [], [], 0, free_memory() // 2
-    files = sorted(_files(path))
+    listed = [path] if path.is_file() else _walk(path)
+    most = most_bytes(sum(map(honest_size, listed)))
+    examples, rows = [], []
+    files = sorted(_files(path, listed, most))
     top = common_depth([PurePosixPath(name).parts for name, _ in files], len(levels) - 1)
     for name, contents in files:
-        total += len(contents)
-        check_bytes(f"the text in {path}", total, most)
         parts = PurePosixPath(name).with_suffix("").parts[top:]
         named = parts[: len(levels)] if len(parts) in (len(levels), len(levels) + 1) else ()
         if not named:
@@ -67,7 +67,9 @@ def load_text(
         rows += [named] * len(pieces)
     if not rows:
         raise DataError(f"{path} has no text of {length} bytes in a .txt file")
-    columns = {level: np.array([row[n] for row in rows]) for n, level in enumerate(levels)}
+    columns = {
+        level: text_array(f"level {level} of {path}", [row[n] for row in rows], most) for n, level in enumerate(levels)
+    }
     name, pieces = path.name.partition(".")[0], np.concatenate(examples)
     if not label:
         return next_byte(name, pieces, columns, test_fraction, seed)
@@ -93,7 +95,8 @@ def encode(texts: Iterable[bytes], length: int) -> NDArray[np.uint8]:
     >>> encode([b"abc", b"a"], 2).tolist()
     [[97, 98], [97, 0]]
     """
-    return np.array([list(text[:length].ljust(length, b"\0")) for text in texts], np.uint8).reshape(-1, length)
+    filled = b"".join(text[:length].ljust(length, b"\0") for text in texts)
+    return np.frombuffer(filled, np.uint8).reshape(-1, length)
 
 
 def cut(contents: bytes, length: int) -> NDArray[np.uint8]:
@@ -107,15 +110,24 @@ def _levels(layout: str | None, label: str | None, clusters: str | None) -> tupl
     return parse_layout(layout, label, needs_label=label is not None)
 
 
-def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    if path.is_file() and not is_tar(path):
-        yield path.name, read_ordinary(path)
+def _walk(path: Path) -> list[Path]:
+    """The text files of a folder."""
+    return sorted(file for file in path.rglob("*") if _is_text(file.name) and not file.is_dir())
+
+
+def _files(path: Path, listed: list[Path], most: int) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, which may take `most` bytes in all."""
+    if path.is_file() and is_tar(path):
+        found = ((name, contents) for name, contents in read_tar(path) if _is_text(name))
     elif path.is_file():
-        yield from ((name, contents) for name, contents in read_tar(path) if _is_text(name))
+        found = iter([(path.name, read_ordinary(path))])
     else:
-        for file in sorted(path.rglob("*")):
-            if _is_text(file.name) and file.is_file():
-                yield file.relative_to(path).as_posix(), read_ordinary(file)
+        found = ((file.relative_to(path).as_posix(), read_ordinary(file)) for file in listed)
+    total = 0
+    for name, contents in found:
+        total += len(contents)
+        check_bytes(f"the text in {path}", total, most)
+        yield name, contents
 
 
 def _is_text(name: str) -> bool:

@@ -6,6 +6,7 @@ Examples are read from the host a piece at a time: of a data set whose images ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 
 import discover
 from discover.lab.data import Augmentation, BatchPlan, Clustering, Dataset, LabelNoise
+from discover.lab.data.limits import free_memory
 from discover.lab.diagnostics.gradients import GradientRows, last_layer, project_rows
 from discover.lab.diagnostics.layers import Layer, layer_variances
 from discover.lab.diagnostics.variance import Estimate, estimate, gram_matrix
-from discover.lab.experiments.config.config import Config
+from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.run.build import build_network_for
 from discover.lab.experiments.run.prepare_examples import build_prepare
 from discover.lab.models import Network
@@ -67,6 +69,7 @@ class GradientSample:
         self.config = config.with_values({"optimizer.name": "momentum", "clusters.by": "classes"})
         self.options, self.size = options, len(dataset.train)
         self.network: Network = build_network_for(self.config, dataset)
+        _check_memory(self.network.num_parameters, dataset)
         self.start = self.network.init(init_key(options.seed))
         self.rng = np.random.default_rng(options.seed)
         self.noise, self.labels = None, dataset.train.labels
@@ -216,6 +219,16 @@ class GradientSample:
     def whole_sizes(self, ids: NDArray, num_clusters: int) -> NDArray[np.intp] | None:
         """The clusters' sizes where the sample is the population, which leaves nothing to chance; None elsewhere."""
         return np.bincount(ids, minlength=num_clusters) if len(self.chosen) == self.size else None
+
+
+def _check_memory(parameters: int, dataset: Dataset) -> None:
+    """Raises before a network is made that the machine cannot hold."""
+    # Parameters, momentum and gradient; a piece of the examples, as they are, with their outputs and targets.
+    need = 4 * (3 * parameters + PIECE * (math.prod(dataset.example_shape) + 2 * dataset.num_classes))
+    if need > (free := free_memory()):
+        holds = f"{parameters:,} parameters, {dataset.num_classes:,} classes"
+        told = f"{need / 1e9:.2g} GB, of {free / 1e9:.2g} GB that are free"
+        raise ConfigError(f"the network ({holds}) takes {told}: less with fewer classes or a smaller model")
 
 
 def shares(ids: NDArray, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:

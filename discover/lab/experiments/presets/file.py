@@ -22,6 +22,7 @@ The folder of the file is on the import path, so that `mine` is a file beside it
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -30,13 +31,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from discover.lab.data.errors import DataError
+from discover.lab.data.limits import read_ordinary
 from discover.lab.experiments.config.config import Config, ConfigError, OptimizerConfig, flatten
 from discover.lab.experiments.config.keys import ARGUMENTS, key_types, unknown_key
 from discover.lab.experiments.config.values import check_value
 from discover.lab.experiments.presets.preset import Hyperparameters, Preset
 from discover.lab.experiments.presets.presets import get_preset
+from discover.lab.text import printable
 from discover.registry import OPTIMIZERS, REFERENCE, UnknownName
 
+MOST_TOML, MOST_DOTS = 100_000, 100
 _OWN_KEYS: Mapping[str, Any] = {
     "preset": str,
     "name": str,
@@ -58,7 +63,7 @@ def read_preset(path: Path) -> Preset:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        return _make(path.stem, tree)
+        return _make(printable(path.stem), tree)
     except (ConfigError, UnknownName) as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -68,14 +73,27 @@ def _read_tree(path: Path) -> dict[str, Any]:
     if kind not in (".toml", ".json"):
         raise ConfigError(f"a configuration is a .toml or .json file, got {path}")
     try:
-        tree = tomllib.loads(path.read_text("utf-8")) if kind == ".toml" else json.loads(path.read_text("utf-8"))
+        text = read_ordinary(path).decode()
+        if kind == ".toml":
+            _check_size(path, text)
+        tree = tomllib.loads(text) if kind == ".toml" else json.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except (DataError, ConfigError):
+        raise
     except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested a thousand times
         raise ConfigError(f"{path} is not {kind[1:].upper()}: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} must have keys and values, got {type(tree).__name__}")
     return tree
+
+
+def _check_size(path: Path, text: str) -> None:
+    """Raises where the parser would take hours: its time grows with the square of the tables, and of the dots."""
+    dots = max(part.count(".") for part in re.split(r"[\n,={\[]", text))
+    if len(text) > MOST_TOML or dots > MOST_DOTS:
+        what = f"{len(text):,} letters and a key of {dots} dots"
+        raise ConfigError(f"{path} has {what}; TOML is read up to {MOST_TOML:,} and {MOST_DOTS}")
 
 
 def _make(stem: str, tree: Mapping[str, Any]) -> Preset:

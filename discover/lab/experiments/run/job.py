@@ -20,6 +20,7 @@ from discover.lab.experiments.run.results import RunResult, member_summaries, re
 from discover.lab.experiments.run.team import Team
 from discover.lab.experiments.run.track_variance import VarianceProbe
 from discover.lab.training.checkpoint import Checkpoints
+from discover.lab.training.errors import RunError
 from discover.lab.training.learning_rate import factor
 from discover.lab.training.loop import LoopData, LoopSettings, Probe, train
 from discover.lab.training.metrics import MemberLog
@@ -166,7 +167,11 @@ class Job:
         return length if passed or self.writer is None else self.writer.sync()[0]
 
     def _warn_of_much_memory(self, arrays: Members) -> None:
-        """Says so before a state is made that takes more than half of what is free, and what would take less."""
+        """Says so before a state is made that takes more than half of what is free, and what would take less.
+
+        Raises:
+            RunError: it takes more than all that is free, and making it would end the program, or another one.
+        """
         need, free = self.devices.memory(self.programs.abstract_state(arrays))
         if 2 * need <= free:
             return
@@ -176,10 +181,13 @@ class Job:
         remedies += ["optimizer.buffer_dtype=int8"] * ("buffer_dtype" in entry.types)
         remedies += ["training.together=1"] * (members > 1) + ["a smaller model", "more devices"]
         holds = f"{clusters:,} clusters, " * entry.clustered + f"{members} members of {self.network.num_parameters:,}"
-        self.progress.message(
+        told = (
             f"the state ({holds} parameters) takes {need / 1e9:.2g} GB on each device, of {free / 1e9:.2g} GB that are "
             f"free: less with {', '.join(remedies[:-1])} or {remedies[-1]}"
         )
+        if need > free:
+            raise RunError(told)
+        self.progress.message(told)
 
     def _probe(self, seeds: Sequence[int], arrays: Members) -> tuple[str, Probe] | None:
         """What measures the between-cluster variance, where that is asked for."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discover.lab.experiments.folder import POLL, claim
+from discover.lab.experiments.folder import POLL, FolderError, claim
 from discover.lab.experiments.sweep.search import Search
 from discover.lab.experiments.sweep.trials import Trials
 from discover.registry import Axis
@@ -114,7 +114,7 @@ def run_study(
     say: Callable[[dict[str, Any]], None],
 ) -> None:
     """Takes trials until all have ended; several processes may do so at once."""
-    with open_study(search, directory, storage) as study:
+    with _in_one_line(storage or directory / "study.db"), open_study(search, directory, storage) as study:
         while True:
             check_time()
             if _take_one(search, directory, trials, study, say):
@@ -122,6 +122,19 @@ def run_study(
             if not study.get_trials(deepcopy=False, states=(import_optuna().trial.TrialState.RUNNING,)):
                 return
             time.sleep(POLL)  # the last trials are with other processes: they end, or their processes do
+
+
+@contextlib.contextmanager
+def _in_one_line(where: object) -> Iterator[None]:
+    """Says what is wrong with the file, or the server, that the trials are kept in."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(reason := getattr(error, "orig", None), Exception):  # what SQLAlchemy was told
+            raise
+        if "is full" in str(reason):
+            raise FolderError(f"no space left on the disk for {where}: free some space and resume") from error
+        raise FolderError(f"{where} cannot be used: {reason}; mend it, or choose another folder") from error
 
 
 def _take_one(

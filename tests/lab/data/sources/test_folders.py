@@ -347,3 +347,12 @@ def test_a_test_class_without_training_images_is_named(folder):
     files.write_files(folder, {"test/dog/1.png": files.picture((1, 1, 1))})
     with pytest.raises(DataError, match="class 'dog' in its test part"):
         read(folder)
+
+
+def test_pictures_that_are_much_larger_than_their_files_are_refused_before_they_take_hours(monkeypatch):
+    monkeypatch.setattr("discover.lab.data.images.decoding.MOST_PIXELS", 100_000)
+    file = io.BytesIO()
+    Image.new("1", (200, 200)).save(file, "png")  # 40,000 pixels, of which its bytes warrant a quarter
+    found = [result for _, result in decode_many([(str(n), file.getvalue()) for n in range(5)], size=4, workers=1)]
+    assert [isinstance(one, str) for one in found] == [False, False, True, True, True]
+    assert "claim 120,000 pixels of" in found[2]

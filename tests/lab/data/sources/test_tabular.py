@@ -1,5 +1,7 @@
 """Tables: what is the label, what are features and columns, and the cell that is wrong, with its row and column."""
 
+import importlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -97,3 +99,18 @@ def test_without_pyarrow_a_parquet_file_is_refused_in_one_line(tmp_path, monkeyp
     (tmp_path / "scans.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"needs pyarrow: pip install 'discover-optim\[parquet\]'"):
         load("table", tmp_path / "scans.parquet")
+
+
+def test_labels_that_differ_by_a_nul_are_two_classes_and_not_one(tmp_path):
+    data = load("table", write(tmp_path, *(f"{n},1,north,k{'' if n % 2 else chr(0)}" for n in range(20))))
+    assert data.class_names == ("k", "k\\x00")
+    assert len(set(data.train.labels)) == 2
+
+
+def test_a_column_of_lists_is_named(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    importlib.import_module("pyarrow.parquet").write_table(
+        pyarrow.table({"size": [1.5, 2.5], "tags": [["a"], ["b"]], "label": [0, 1]}), tmp_path / "x.parquet"
+    )
+    with pytest.raises(DataError, match=r"column 'tags' of .* holds a list<.*>: remove it"):
+        load("table", tmp_path / "x.parquet")

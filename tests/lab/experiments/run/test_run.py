@@ -126,6 +126,12 @@ def test_a_state_that_takes_more_than_half_of_what_is_free_is_announced_with_wha
         assert line.endswith("training.together=1, a smaller model or more devices")
 
 
+def test_a_state_that_takes_more_than_all_that_is_free_is_not_made(monkeypatch, tmp_path):
+    monkeypatch.setattr("discover.lab.training.devices.free_memory", lambda: 1000)
+    with pytest.raises(RunError, match=r"^the state \(.*\) takes .* of 1e-06 GB that are free: less with "):
+        go(tmp_path / "run")
+
+
 def test_loss_and_accuracy_are_told_by_cluster_and_add_up_to_the_whole():
     import numpy as np
 

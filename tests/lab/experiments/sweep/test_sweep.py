@@ -15,7 +15,7 @@ from discover.lab.experiments.folder import FolderError
 from discover.lab.experiments.presets.paper_search import SEARCHED_ON_CIFAR
 from discover.lab.experiments.presets.presets import get_preset
 from discover.lab.experiments.sweep import trials as sweep_trials
-from discover.lab.experiments.sweep.optuna_search import MissingExtra
+from discover.lab.experiments.sweep.optuna_search import MissingExtra, run_study
 from discover.lab.experiments.sweep.search import get_space, make_search, parse_axis
 from discover.lab.experiments.sweep.train import set_line, sweep, winner
 from discover.lab.records import read_metrics, read_summary
@@ -171,6 +171,26 @@ def test_time_that_is_up_stops_between_trials_and_the_next_call_goes_on(finished
     assert stopped["status"] == "stopped"
     assert (stopped["trials"], stopped["best"]) == ([], None)
     assert sweep(small(), tmp_path, programs=PROGRAMS)["trials"] == finished[1]["trials"]
+
+
+def test_a_file_of_trials_that_cannot_be_used_is_one_line(tmp_path):
+    pytest.importorskip("optuna")
+    (tmp_path / "study.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(FolderError, match=r"study\.db cannot be used: file is not a database; mend it"):
+        run_study(small(method="tpe"), tmp_path, None, storage=None, check_time=print, say=print)  # pyright: ignore
+
+
+def test_a_disk_that_is_full_for_the_trials_is_said_like_any_other(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+
+    def full(*_):
+        raise OperationalError(None, None, OSError("database or disk is full"))
+
+    from sqlalchemy.exc import OperationalError
+
+    monkeypatch.setattr("discover.lab.experiments.sweep.optuna_search.open_study", full)
+    with pytest.raises(FolderError, match=r"no space left on the disk for .*study\.db: free some space and resume"):
+        run_study(small(method="tpe"), tmp_path, None, storage=None, check_time=print, say=print)  # pyright: ignore
 
 
 @pytest.mark.parametrize("search", ["grid", "tpe"])
