@@ -63,6 +63,9 @@ class Weights(NamedTuple):
     mean_keep: Any  # [], factor on ḡ: 1 unless the probabilities are estimated
     mean_old: Any  # [G], weight of the old buffers in ḡ, once a cluster
     mean_new: Any  # [G], weight p_n of the new buffers in ḡ, once a cluster
+    gain: Any  # [G], ρ_n times the group's share of its cluster's examples in the batch: those of a cluster sum to ρ_n
+    mean_gain: Any  # [G], p_n times it
+    mean_rise: Any  # [G], by how much p_n grows, once a cluster; None where it is given
     probs: Any  # [N], p_n of all clusters
     turn: Any  # int32 [], which part of ḡ is summed afresh, of `AFRESH`; −1: none; None: never, by this update
     step: Any  # int32 [], counts the steps
@@ -103,7 +106,8 @@ def batch_weights(
     cluster_share = jnp.sum(jnp.where(same, share[None, :], 0), axis=1)  # w_n
     first = valid & ~jnp.any(jnp.tril(same, -1), axis=1)  # one group speaks for its cluster
 
-    if examples_seen is None:
+    p_is_given = examples_seen is None
+    if p_is_given:
         p = probs[read_ids]
         p_still_in_mean, mean_keep = p, jnp.ones((), dtype)
     else:
@@ -118,6 +122,8 @@ def batch_weights(
         p_still_in_mean = p - cluster_share * total / seen_after
         mean_keep = jnp.where(total > 0, seen_before / seen_after, 1)
 
+    ρ = jnp.where(valid, rate(cluster_share, p), 0)
+    gain = ρ * share / jnp.where(cluster_share > 0, cluster_share, 1)
     weights = Weights(
         read_ids=read_ids,
         # Out of range and all different: a scatter drops them, and may be told that no index repeats.
@@ -127,10 +133,13 @@ def batch_weights(
         share=share,
         correction=jnp.asarray(correction, dtype),
         cluster_mean=jnp.where(same, share[None, :] / jnp.where(cluster_share > 0, cluster_share, 1)[:, None], 0),
-        rate=jnp.where(valid, rate(cluster_share, p), 0),
+        rate=ρ,
         mean_keep=mean_keep,
         mean_old=jnp.where(first, p_still_in_mean, 0),
         mean_new=jnp.where(first, p, 0),
+        gain=gain,
+        mean_gain=p * gain,
+        mean_rise=None if p_is_given else jnp.where(first, p - p_still_in_mean, 0),
         probs=probs,
         turn=jnp.where(total > 0, step % AFRESH, -1),
         step=step,
@@ -153,12 +162,21 @@ def known_clusters(cluster_ids: jax.Array, num_clusters: int) -> jax.Array:
 class OverGroups(Protocol):
     """Values of all groups: one array [G, ...], or a list of G arrays."""
 
+    @property
+    def adds(self) -> bool:
+        """Whether each group adds its part to its cluster's buffer, or one group of each cluster writes the new one."""
+        ...
+
     def each(self, function: Callable[..., jax.Array], *values: Any) -> Any:
         """`function` of each group's values."""
         ...
 
     def sum(self, values: Any) -> jax.Array:
         """Σ_k."""
+        ...
+
+    def weighted_sum(self, weights: Any, values: Any) -> jax.Array:
+        """Σ_k w_k v_k."""
         ...
 
     def by_cluster(self, cluster_mean: Any, grads: Any) -> Any:
@@ -176,8 +194,8 @@ class OverGroups(Protocol):
 
 def apply_rule(
     weights: Weights, grads: Any, mean: jax.Array, old: Any, offset: Offset | None, groups: OverGroups
-) -> tuple[jax.Array, jax.Array, Any, Any]:
-    """(F1) to (F3): the direction d, the new ḡ, and of the groups' clusters what is stored and what it stands for.
+) -> tuple[jax.Array, jax.Array, Any]:
+    """(F1) to (F3).
 
     Args:
       weights: the scalars of this step; what is [G] there comes in the form of `groups`.
@@ -186,21 +204,37 @@ def apply_rule(
       old: g_n of each group's cluster, in the form of `groups`.
       offset: what the gradients go through first.
       groups: arithmetic over the groups.
+
+    Returns:
+      d; ḡ; and for each group what is added to its cluster's buffer (`groups.adds`), or stored in its place.
     """
     # A group that does not count may hold anything, NaN included: it is cut out, not multiplied by zero.
     grads = groups.each(lambda valid, ĝ: jnp.where(valid, with_offset(offset, ĝ), 0), weights.valid, grads)
-    innovation = groups.sum(groups.each(lambda w, ĝ, g: w * (ĝ - g), weights.share, grads, old))
-    direction = mean + weights.correction * innovation
+    own = groups.each(lambda ĝ, g: ĝ - g, grads, old)
+    innovation = groups.weighted_sum(weights.share, own)
+    direction = jnp.where(weights.active, mean + weights.correction * innovation, 0)
+    mean = weights.mean_keep * mean
 
-    # Groups of the same cluster all compute that cluster's new buffer; one of them writes it. Where a number of the
-    # batch is not finite no buffer moves: zero times NaN would bring it to all clusters.
+    # Where a number of the batch is not finite no buffer moves: zero times NaN would bring it to all clusters.
+    finite = jnp.isfinite(innovation)
+    everywhere = groups.everywhere(finite)
+    if groups.adds:  # the groups of a cluster add up to ρ_n δ_n
+        change = jnp.where(finite, groups.weighted_sum(weights.mean_gain, own), 0)
+        if weights.mean_rise is not None:
+            change += groups.weighted_sum(weights.mean_rise, old)
+        return direction, mean + change, groups.each(_part, everywhere, weights.gain, own)
+
+    # Groups of the same cluster all compute that cluster's new buffer; one of them writes it.
     averages = groups.by_cluster(weights.cluster_mean, grads)
-    finite = groups.everywhere(jnp.isfinite(innovation))
-    new = groups.each(lambda ok, ρ, ĝ, g: jnp.where(ok, g + ρ * (ĝ - g), g), finite, weights.rate, averages, old)
+    new = groups.each(lambda ok, ρ, ĝ, g: jnp.where(ok, g + ρ * (ĝ - g), g), everywhere, weights.rate, averages, old)
     stored, new = groups.stored(new)
     # From the buffers as stored: that is what keeps ḡ = Σ p_n g_n.
     change = groups.sum(groups.each(_change_of_mean, weights.mean_new, new, weights.mean_old, old))
-    return jnp.where(weights.active, direction, 0), weights.mean_keep * mean + change, stored, new
+    return direction, mean + change, stored
+
+
+def _part(finite: Any, gain: Any, own: Any) -> Any:
+    return jnp.where(finite, gain * own, 0)
 
 
 def _change_of_mean(p_new: Any, new: Any, p_old: Any, old: Any) -> Any:

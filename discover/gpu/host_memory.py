@@ -84,7 +84,7 @@ def with_rows(
     # A group that does not count, or whose cluster came before, stands for one that writes: it gives back the same row.
     source = jnp.argmax(jnp.where(valid[:, None], same, valid[None, :]), axis=1).astype(jnp.int32)
     first = valid & (source == groups)
-    local = weights._replace(read_ids=groups, write_ids=jnp.where(first, groups, groups.shape[0] + groups), turn=None)
+    local = weights._replace(read_ids=source, write_ids=jnp.where(first, groups, groups.shape[0] + groups), turn=None)
     answer, mean, new = update(local, fetch(host, ids, like))
     return answer, mean, give_back(host, ids[source], jax.tree.map(lambda rows: rows[source], new))
 

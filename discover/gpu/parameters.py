@@ -134,6 +134,14 @@ def join(parameters: Sequence[Parameter]) -> Parameter:
     )
 
 
+def as_vector(update_one: Callable[[Parameter], Result], one: Parameter) -> Result:
+    """What `update_one` makes of the parameter as one long row: XLA for CPUs is slow along short last axes."""
+    if is_quantized(one.buffers):
+        return update_one(one)
+    first, mean, buffers = update_one(join([one]))
+    return first.reshape(one.mean.shape), mean.reshape(one.mean.shape), buffers.reshape(one.buffers.shape)
+
+
 def split(result: Result, parameters: Sequence[Parameter]) -> list[Result]:
     """What became of each of the parameters that were joined."""
     first, mean, buffers = result

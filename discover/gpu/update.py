@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from discover.context import Context
 from discover.gpu import device, update_kernel
-from discover.gpu.parameters import Parameter, Result, Update, map_parameters, small_ones_together
+from discover.gpu.parameters import Parameter, Result, Update, as_vector, map_parameters, small_ones_together
 from discover.gpu.stacked import summed_afresh, update_stacked
 from discover.rule import Weights
 
@@ -23,9 +23,16 @@ VECTOR = {"offset": "vector", "move": "param"}
 def update_parameters(weights: Weights, grads: Any, state: Any, context: Context) -> tuple[Any, Any, Any]:
     """Applies the rule to all parameters: trees of directions (or of moved parameters), means and buffers."""
 
+    several = context.slices is not None and context.slices.mesh.size > 1
+
     def cpu():
+        def update_one(one: Parameter) -> Result:
+            return update_stacked(weights, one, on_cpu=True)
+
         def update(parameters: Sequence[Parameter]) -> list[Result]:
-            return summed_afresh(weights, [update_stacked(weights, one, on_cpu=True) for one in parameters])
+            # As a vector a slice would have to change devices.
+            results = [update_one(one) if several else as_vector(update_one, one) for one in parameters]
+            return summed_afresh(weights, results)
 
         return map_parameters(update, grads, state, context)
 
@@ -35,7 +42,7 @@ def update_parameters(weights: Weights, grads: Any, state: Any, context: Context
     def gpu():
         if not 0 < weights.share.size <= update_kernel.MAX_GROUPS:
             return other()
-        if context.slices is not None and context.slices.mesh.size > 1:
+        if context.slices is not None and several:
             return map_parameters(_kernels_on_slices(weights, context.slices), grads, state, context)
         return map_parameters(_kernels(weights), grads, state, context)
 

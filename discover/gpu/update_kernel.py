@@ -61,12 +61,16 @@ class _Unrolled(NamedTuple):
 
     num_groups: int
     hold: Callable[[int, jax.Array], tuple[Any, jax.Array]]  # of a group: what is stored, and what it stands for
+    adds: bool = False
 
     def each(self, function: Callable[..., jax.Array], *values: Sequence[Any]) -> list[jax.Array]:
         return [function(*one) for one in zip(*values, strict=True)]
 
     def sum(self, values: Sequence[jax.Array]) -> jax.Array:
         return functools.reduce(operator.add, values)
+
+    def weighted_sum(self, weights: Sequence[Any], values: Sequence[jax.Array]) -> jax.Array:
+        return self.sum(self.each(operator.mul, weights, values))
 
     def by_cluster(self, cluster_mean: Sequence[Any], grads: Sequence[jax.Array]) -> list[jax.Array]:
         return [self.sum([mean * gradient for mean, gradient in zip(row, grads)]) for row in cluster_mean]
@@ -111,7 +115,7 @@ def _kernel(ids_ref, scalars_ref, numbers_ref, *refs, count, kind, block):
     step, start = (ids_ref[3 * num_groups + place] for place in range(2))
     groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[2 * num_groups + k], start))
     old = [rows.read(held) for held in old]
-    result, new_mean, held, _ = apply_rule(weights, grads, mean, old, offset, groups)
+    result, new_mean, held = apply_rule(weights, grads, mean, old, offset, groups)
     if kind.moves:
         move = displacement(result, param, numbers_ref[2], numbers_ref[3] if kind.decays else None)
         result = param + jnp.where(weights.active, move, 0)
@@ -163,7 +167,7 @@ def _unpack(values: Any, num_groups: int) -> Weights:
     active, mean_keep, correction = values[next(place)] > 0, values[next(place)], values[next(place)]
     valid, share, rate, mean_old, mean_new = [number > 0 for number in vector()], *(vector() for _ in range(4))
     rows = [vector() for _ in range(num_groups)]
-    nothing = (None,) * 4
+    nothing = (None,) * 7
     return Weights(None, None, valid, active, share, correction, rows, rate, mean_keep, mean_old, mean_new, *nothing)
 
 

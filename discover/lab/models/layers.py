@@ -7,6 +7,7 @@ replaceable function, so that an optimizer that needs one weight gradient per gr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,14 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from discover import grouped_conv_general_dilated
+from discover.gpu.dense import grouped_dot_general
 from discover.lab.models.standardization import standardize
 
 ConvFn = Callable[..., jax.Array]
 """A function with the signature of :func:`jax.lax.conv_general_dilated`."""
+
+linear = partial(nnx.Linear, dot_general=grouped_dot_general)
+"""An affine layer."""
 
 he_normal = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
@@ -40,7 +45,7 @@ def conv_as_matmul(
     """
     if dimension_numbers not in (None, ("NHWC", "HWIO", "NHWC")):
         raise ValueError(f"conv_as_matmul is for NHWC images and HWIO kernels, got {dimension_numbers}")
-    height, width, features, outputs = rhs.shape
+    height, width, _, outputs = rhs.shape
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(lhs.shape[1:3], (height, width), window_strides, padding)
     padded = jnp.pad(lhs, ((0, 0), *padding, (0, 0)))
@@ -52,7 +57,8 @@ def conv_as_matmul(
         for i in range(height)
         for j in range(width)
     ]
-    return jnp.concatenate(shifted, axis=-1) @ rhs.reshape(height * width * features, outputs)
+    patches = jnp.concatenate(shifted, axis=-1)
+    return grouped_dot_general(patches, rhs.reshape(-1, outputs), (((3,), (0,)), ((), ())))
 
 
 class Conv(nnx.Module):

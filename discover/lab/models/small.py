@@ -12,7 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from discover.lab.models.group_norm import group_norm
-from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, drop, fold
+from discover.lab.models.layers import Conv, ConvFn, channels_of, check_sizes, drop, fold, linear
 
 
 class Logistic(nnx.Module):
@@ -21,7 +21,7 @@ class Logistic(nnx.Module):
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
     ):
-        self.head = nnx.Linear(
+        self.head = linear(
             math.prod(input_shape), num_classes, dtype=dtype, kernel_init=nnx.initializers.zeros, rngs=rngs
         )
 
@@ -47,8 +47,8 @@ class MLP(nnx.Module):
     ):
         check_sizes(depth, width, dropout, least_depth=0)
         sizes = [math.prod(input_shape), *([width] * depth)]
-        self.layers = nnx.List([nnx.Linear(a, b, dtype=dtype, rngs=rngs) for a, b in pairwise(sizes)])
-        self.head = nnx.Linear(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
+        self.layers = nnx.List([linear(a, b, dtype=dtype, rngs=rngs) for a, b in pairwise(sizes)])
+        self.head = linear(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
         self.dropout_rate = dropout
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
@@ -82,7 +82,7 @@ class CNN(nnx.Module):
         sizes = [channels_of(input_shape), *(width * 2**layer for layer in range(depth))]
         self.convs = nnx.List([Conv(a, b, 3, stride=2 if n else 1, **conv) for n, (a, b) in enumerate(pairwise(sizes))])
         self.norms = nnx.List([group_norm(size, 8, dtype=dtype, rngs=rngs) for size in sizes[1:]])
-        self.head = nnx.Linear(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
+        self.head = linear(sizes[-1], num_classes, dtype=dtype, rngs=rngs)
         self.dropout_rate = dropout
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:

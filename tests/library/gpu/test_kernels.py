@@ -65,6 +65,16 @@ def test_the_update_kernel_equals_the_plain_rule(num_groups, num_clusters, shape
         np.testing.assert_allclose(*wide, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.parametrize("estimate", [False, True])
+@pytest.mark.parametrize(("num_groups", "shape"), [(1, (6, 5)), (1, (7,)), (1, ()), (8, (6, 5)), (8, ())])
+def test_what_is_added_to_the_buffers_on_cpus_makes_them_what_is_written_elsewhere(num_groups, shape, estimate):
+    weights, *arrays = batch(num_groups, 3, shape, jnp.float32, estimate)
+    one = Parameter(None, *arrays, None, None)
+    cpu = compiled(lambda: parameters.as_vector(lambda row: update_stacked(weights, row, on_cpu=True), one))
+    for actual, expected in zip(cpu, compiled(lambda: update_stacked(weights, one, on_cpu=False)), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=2e-6)
+
+
 def weight_gradients_lower():
     same = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
     for images, size, channels, outputs, window in (
