@@ -116,9 +116,9 @@ def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
 
 def remarks(record: dict[str, Any]) -> list[str]:
     """What the table says in words: what was won back, and each variant against its own baseline."""
-    from discover.lab.report.against import against_baselines
+    from discover.lab.report.against import against_baselines, won_back
     from discover.lab.report.style import series_name
-    from discover.lab.report.tables import headline_rows, won_back
+    from discover.lab.report.tables import headline_rows
 
     lines = []
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]

@@ -139,7 +139,7 @@ def test_a_given_column_and_augmentations_are_judged():
     assert rows["column site"].num_clusters == 2
     assert rows["superclasses"].num_clusters == 2
     assert rows["augmentations"].num_clusters == 3
-    with pytest.raises(ValueError, match="no column 'side': the columns are site, superclass"):
+    with pytest.raises(ValueError, match="no column 'side': did you mean 'site'\\? the columns are site, superclass"):
         diagnose(config(), replace(options, column="side"), dataset=data)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from discover.lab.report import load_report, write_page
+from discover.lab.report.against import won_back
 from discover.lab.report.page import charts, render_page
 from discover.lab.report.page.page import flatten
-from discover.lab.report.tables import won_back
 from tests.lab.report.synthetic import CURVES, write_comparison
 
 
@@ -207,7 +207,7 @@ def test_the_page_names_no_other_address(page_path):
 
 def test_won_back_is_a_share_of_what_clustering_cost():
     def accuracy(value):
-        return {"test_accuracy": {"mean": value}}
+        return {"test_accuracy": {"mean": value, "values": [value] * 2}}
 
     assert won_back(accuracy(0.8), accuracy(0.5), accuracy(0.9)) == pytest.approx(0.75)
     assert won_back(accuracy(0.9), accuracy(0.9), accuracy(0.9)) is None
