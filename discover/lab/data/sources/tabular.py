@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,14 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) or (isinstance(value, str) and value.removeprefix("-").isdecimal())
 
 
+def are_words(values: Sequence[Any]) -> bool:
+    """Whether less than half of a column's cells are numbers."""
+    return sum(_as_number(value) is not None for value in values[:1000]) * 2 < len(values[:1000])
+
+
 def _numbers(path: Path, name: str, values: list[Any]) -> NDArray[np.float64] | None:
     """A column as finite numbers; None if it holds words."""
-    if sum(_as_number(value) is not None for value in values[:1000]) * 2 < len(values[:1000]):
+    if are_words(values):
         return None
     numbers = np.empty(len(values))
     for row, value in enumerate(values):
