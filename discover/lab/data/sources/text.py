@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
-from discover.lab.data.errors import DataError, DatasetNotFoundError, check_at_least
+from discover.lab.data.errors import DataError, DatasetNotFoundError, check_at_least, listed
 from discover.lab.data.limits import check_bytes, free_memory, read_ordinary
 from discover.lab.data.sources.archives import is_tar, read_tar
 from discover.lab.data.sources.layout import CLASS, common_depth, parse_layout
+from discover.lab.text import printable
 
 BYTES = 256
 MOST_TEST = 2000
@@ -52,7 +54,7 @@ def load_text(
         raise DatasetNotFoundError(f"there is no {path}: looked for text files (.txt), in a folder or a tar")
     levels = _levels(layout, label, clusters)
     label = label or (CLASS if CLASS in levels else None)
-    examples, rows, total, most = [], [], 0, free_memory() // 2
+    examples, rows, short, total, most = [], [], [], 0, free_memory() // 2
     files = sorted(_files(path))
     top = common_depth([PurePosixPath(name).parts for name, _ in files], len(levels) - 1)
     for name, contents in files:
@@ -64,9 +66,13 @@ def load_text(
             raise DataError(f"layout {'/'.join(levels)!r} names {len(levels)} levels, but {name} has {len(parts)}")
         pieces = encode([contents], length) if label else cut(contents, length)
         examples.append(pieces)
+        short += [] if len(pieces) else [name]
         rows += [named] * len(pieces)
     if not rows:
         raise DataError(f"{path} has no text of {length} bytes in a .txt file")
+    if short:
+        some = listed(short)
+        warnings.warn(printable(f"left out files of less than {length} bytes in {path}: {some}"), stacklevel=2)
     columns = {level: np.array([row[n] for row in rows]) for n, level in enumerate(levels)}
     name, pieces = path.name.partition(".")[0], np.concatenate(examples)
     if not label:
@@ -111,12 +117,13 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     if path.is_file() and not is_tar(path):
         yield path.name, read_ordinary(path)
     elif path.is_file():
-        yield from ((name, contents) for name, contents in read_tar(path) if _is_text(name))
+        yield from ((name, contents) for name, contents in read_tar(path) if is_text(name))
     else:
         for file in sorted(path.rglob("*")):
-            if _is_text(file.name) and file.is_file():
+            if is_text(file.name) and file.is_file():
                 yield file.relative_to(path).as_posix(), read_ordinary(file)
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
+    """Whether a file is a text that is read, by its ending; hidden files are not."""
     return name.lower().endswith(".txt") and not PurePosixPath(name).name.startswith(".")

@@ -129,16 +129,16 @@ def _check_classes(dataset: Dataset) -> None:
 
 def _oddities(config: Config, dataset: Dataset, clustering: Clustering) -> list[str]:
     """What was left out, and what cannot be judged, a line each."""
-    path, lines = config.data.path, []
-    if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
-        lines.append(f"left out: {said}")
+    source, path, lines = config.data.source, config.data.path, []
+    if path is not None and Path(path).suffix.lower() != ".txt" and source in ("folder", "text"):
+        lines += [f"left out: {said}"] if (said := left_out(path, source)) else []
     if dataset.next_byte and not _has_levels(config):
         lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
-    if config.data.source == "table" and not dataset.train.text:
+    if source == "table" and not dataset.train.text:
         words = [name for name, values in dataset.train.columns.items() if are_words(values)]
         if unused := [name for name in words if name != config.clusters.values_of]:
             lines.append(f"columns of words are no features: {listed(unused)}")
-    if config.data.source == "npz" and len(dataset.example_shape) == 1 and dataset.train.images.dtype != np.uint8:
+    if source == "npz" and len(dataset.example_shape) == 1 and dataset.train.images.dtype != np.uint8:
         lines += _uneven(np.asarray(dataset.train.images[:10_000], np.float64).std(axis=0))
     if by_one := int(np.sum(clustering.sizes == 1)):
         lines.append(f"clusters of a single training example: {by_one:,} of {clustering.num_clusters:,}")

@@ -116,6 +116,14 @@ def test_what_is_left_out_and_what_cannot_be_judged_is_counted_and_said(scans):
         "left out: files that are no pictures that can be read: 2 .heic, 1 .md; empty folders: 1",
         "classes of a single example, which nothing can be said about: 1 (owl)",
     ]
+    names = ["readme.txt", "IMG_1.heic", *(f"{kind}/{k}.png" for kind in ("cat", "dog") for k in range(6))]
+    files.write_tar(scans / "kinds.tar", {name: files.picture("red") for name in names})  # a text before all pictures
+    (_, said) = setting_of(str(scans / "kinds.tar")).notes
+    assert said == "left out: files that are no pictures that can be read: 1 .txt, 1 .heic"
+    files.write_files(scans / "books", {"a.txt": b"ab" * 4000, "b.txt": b"xyz" * 4000, "c.txt": b"", "cover.png": b""})
+    with pytest.warns(UserWarning, match="left out files of less than 128 bytes in .*books: c.txt"):
+        (_, said) = setting_of(str(scans / "books")).notes
+    assert said == r"left out: files that are no text (.txt): 1 .png"
 
 
 def test_columns_that_are_no_features_and_features_of_uneven_spread_are_said(scans):
