@@ -68,7 +68,8 @@ def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> di
     width = max(len(series_name(entry.label)) for entry in comparison.entries)
     with live_bars() as bars:
         if bars is not None:
-            grid = f"{len(comparison.learning_rates)} learning rates × {len(comparison.seeds)} seeds"
+            rates, seeds = len(comparison.learning_rates), len(comparison.seeds)
+            grid = f"{rates} learning rate{'s' * (rates > 1)} × {seeds} seed{'s' * (seeds > 1)}"
             bars.console.print(
                 f"[bold]{comparison.preset}[/bold]  {comparison.summary}\n[dim]{grid} for each optimizer[/dim]"
             )
