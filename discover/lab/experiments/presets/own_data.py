@@ -140,6 +140,8 @@ def _oddities(config: Config, dataset: Dataset, clustering: Clustering) -> list[
             lines.append(f"columns of words are no features: {listed(unused)}")
     if source == "npz" and len(dataset.example_shape) == 1 and dataset.train.images.dtype != np.uint8:
         lines += _uneven(np.asarray(dataset.train.images[:10_000], np.float64).std(axis=0))
+    if clustering.num_clusters == 1 and config.clusters.by != "none":
+        lines.append("there is one cluster, and on one cluster Discover is Momentum: --clusters NAME makes others")
     if by_one := int(np.sum(clustering.sizes == 1)):
         lines.append(f"clusters of a single training example: {by_one:,} of {clustering.num_clusters:,}")
     parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]

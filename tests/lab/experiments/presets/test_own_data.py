@@ -135,6 +135,9 @@ def test_columns_that_are_no_features_and_features_of_uneven_spread_are_said(sca
     assert error.value.on_command_line.endswith("give --label COLUMN")
     *_, said = setting_of(str(scans / "scans.csv"), ["clusters.by=column", "clusters.column=a"]).notes
     assert re.fullmatch(r"clusters of a single training example: \d\d of \d\d", said)
+    (scans / "alone.txt").write_bytes(b"ab" * 4000)
+    (_, said) = setting_of(str(scans / "alone.txt")).notes
+    assert said.startswith("there is one cluster, and on one cluster Discover is Momentum")
     arrays = dict(np.load(scans / "scans.npz"))
     np.savez(scans / "uneven.npz", **(arrays | {"images": arrays["images"] * [1, 1, 0, 1, 5000]}))
     (said,) = setting_of(str(scans / "uneven.npz")).notes[1:]
