@@ -135,7 +135,7 @@ def _oddities(config: Config, dataset: Dataset, clustering: Clustering) -> list[
     if dataset.next_byte and not _has_levels(config):
         lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
     if source == "table" and not dataset.train.text:
-        words = [name for name, values in dataset.train.columns.items() if are_words(values)]
+        words = [name for name, values in dataset.train.columns.items() if are_words(values.tolist())]
         if unused := [name for name in words if name != config.clusters.values_of]:
             lines.append(f"columns of words are no features: {listed(unused)}")
     if source == "npz" and len(dataset.example_shape) == 1 and dataset.train.images.dtype != np.uint8:
