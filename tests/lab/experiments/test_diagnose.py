@@ -189,7 +189,13 @@ def test_what_takes_longer_is_said_to_take_longer(monkeypatch):
     from discover.lab.experiments.diagnose import how_long
 
     monkeypatch.setattr(how_long.time, "perf_counter", count().__next__)
-    work = Mock(spec=GradientSample, config=config(), dataset=Mock(train=Mock(text=False)), size=2000, start=None)
+    work = Mock(
+        spec=GradientSample,
+        config=config(),
+        dataset=Mock(train=Mock(text=False, images=np.zeros((1, 9)))),
+        size=2000,
+        start=None,
+    )
 
     def needed(numbers=(), *, images=False, **options):
         work.can_be_augmented, work.options = images, replace(GIVEN_ONLY, **options)
