@@ -43,7 +43,7 @@ BAD = {
     "unknown option": (["compare", "--optimizer", "adam"], "--optimizer"),
     "unknown preset": (["compare", "digit"], "unknown preset 'digit': did you mean 'digits'"),
     "unknown preset to show": (["presets", "imagenet"], "did you mean 'imagenet-augment"),
-    "missing preset": (["train"], "say which preset"),
+    "missing preset": (["train"], "say what to train on: the path of your data, a preset"),
     "preset and file": (["train", "digits", "--config", "a.toml"], "give a preset or --config, not both"),
     "no such file": (["compare", "--config", "no.toml"], "cannot read no.toml: No such file"),
     "file of another kind": (["bench", "--config", "no.yaml"], "a .toml or .json file, got no.yaml"),
@@ -259,8 +259,8 @@ def test_training_stops_where_a_loss_is_no_longer_finite_unless_told_to_drop(cap
 
 
 def rows_of(**means):
-    """Rows with (validation, test) accuracies."""
-    spreads = {label: [{"mean": mean, "std": 0.0, "values": [mean]} for mean in pair] for label, pair in means.items()}
+    """Rows with (validation, test) accuracies, each of two seeds that are alike."""
+    spreads = {label: [spread([mean] * 2) for mean in pair] for label, pair in means.items()}
     rows = [
         {"label": label.replace("__", "-"), "validation_accuracy": validation, "test_accuracy": test}
         for label, (validation, test) in spreads.items()
@@ -274,7 +274,7 @@ def test_the_variant_in_the_headline_is_chosen_on_validation():
     means = {"momentum": (0.5, 0.5), "discover": (0.9, 0.8), "discover_qhm": (0.8, 0.9), "momentum__shuffled": (1, 1)}
     assert remarks(rows_of(**means)) == [
         "Discover wins back 60% of what clustered batches cost Momentum.",
-        "Discover is 30.0 points ahead of Momentum on one seed, which says little.",
+        "Discover is 30.0 points ahead of Momentum (80.0 ± 0.0 % and 50.0 ± 0.0 %).",
     ]
 
 
@@ -282,7 +282,20 @@ def test_a_share_is_told_only_where_something_was_won_back():
     from discover.lab.cli.compare import remarks
 
     means = {"momentum": (0.5, 0.5), "discover": (0.4, 0.4), "momentum__shuffled": (0.7, 0.7)}
-    assert remarks(rows_of(**means)) == ["Discover is 10.0 points behind Momentum on one seed, which says little."]
+    assert remarks(rows_of(**means)) == ["Discover is 10.0 points behind Momentum (40.0 ± 0.0 % and 50.0 ± 0.0 %)."]
+
+
+def test_what_may_be_chance_is_not_called_won_back():
+    from discover.lab.cli.compare import remarks
+
+    found = {"momentum": [0.93, 0.95], "discover": [0.94, 0.97], "momentum-shuffled": [0.94, 0.97]}
+    rows = [{"label": name, "test_accuracy": spread(v), "validation_accuracy": spread(v)} for name, v in found.items()]
+    assert remarks({"rows": rows}) == [
+        "Discover and Momentum: no difference that 2 seeds could tell (95.5 ± 2.1 % and 94.0 ± 1.4 %)."
+    ]
+    for row in rows:
+        row["test_accuracy"] = spread(row["test_accuracy"]["values"][1:])
+    assert remarks({"rows": rows}) == ["Discover is 2.0 points ahead of Momentum on one seed, which says little."]
 
 
 def test_each_variant_is_compared_with_its_own_baseline_as_far_as_the_seeds_can_tell():
@@ -393,7 +406,7 @@ def test_the_words_of_the_command_line_name_what_can_be_typed_there(capsys, tmp_
     assert capsys.readouterr().err.endswith("is not said: give --layout domain/class\n")
     given = ["--layout", "domain/class", "--out", tmp_path / "out"]
     assert call("diagnose", tmp_path / "pets", *given, "--clusters", "domian") == 2
-    assert "there is no column 'domian': the columns are domain" in capsys.readouterr().err
+    assert "there is no column 'domian': did you mean 'domain'? the columns are domain" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

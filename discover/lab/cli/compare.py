@@ -68,7 +68,8 @@ def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> di
     width = max(len(series_name(entry.label)) for entry in comparison.entries)
     with live_bars() as bars:
         if bars is not None:
-            grid = f"{len(comparison.learning_rates)} learning rates × {len(comparison.seeds)} seeds"
+            rates, seeds = len(comparison.learning_rates), len(comparison.seeds)
+            grid = f"{rates} learning rate{'s' * (rates > 1)} × {seeds} seed{'s' * (seeds > 1)}"
             bars.console.print(
                 f"[bold]{comparison.preset}[/bold]  {comparison.summary}\n[dim]{grid} for each optimizer[/dim]"
             )
@@ -116,9 +117,9 @@ def _show(record: dict[str, Any], directory: Path, quiet: bool) -> None:
 
 def remarks(record: dict[str, Any]) -> list[str]:
     """What the table says in words: what was won back, and each variant against its own baseline."""
-    from discover.lab.report.against import against_baselines
+    from discover.lab.report.against import against_baselines, won_back
     from discover.lab.report.style import series_name
-    from discover.lab.report.tables import headline_rows, won_back
+    from discover.lab.report.tables import headline_rows
 
     lines = []
     edge = [series_name(row["label"]) for row in record["rows"] if row.get("at_grid_edge")]

@@ -165,7 +165,7 @@ def chosen_preset(name: str | None, file: Path | None, default: str | None = Non
     from discover.lab.experiments.presets.presets import get_preset
 
     if name is None and default is None:
-        raise CommandError("say which preset (see `discover presets`), or give --config FILE")
+        raise CommandError("say what to train on: the path of your data, a preset (see `discover presets`) or --config")
     return get_preset(name or default or "")
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from discover.lab.data.clustering import AUGMENTATIONS, Clustering
 from discover.lab.data.dataset import Dataset, Split
-from discover.lab.data.errors import DataError
+from discover.lab.data.errors import DataError, listed, no_column
 from discover.lab.data.noise import LabelNoise
 from discover.registry import Made, Table, choose
 
@@ -149,8 +149,8 @@ def cluster(
     options = {name: value for name, value in {**given, "labels": labels}.items() if name in kind.arguments}
     for name in kind.needs:
         if options.get(name) is None:
-            which = f", one of {_columns(data)}" if name == "column" else ""
-            raise DataError(f"clustering by {by} needs {name}=…{which}")
+            there = listed(sorted(_train(data).columns)) or "(this data set has no columns)"
+            raise DataError(f"clustering by {by} needs {name}=…{f', one of {there}' if name == 'column' else ''}")
     found = kind.make(data, **options)
     clustering = found if isinstance(found, Clustering) else Clustering.from_column(found, kind=by)
     if clustering.num_examples != len(_train(data)):
@@ -166,11 +166,7 @@ def _train(data: Data) -> Split:
     return data.train if isinstance(data, Dataset) else data
 
 
-def _columns(data: Data) -> str:
-    return ", ".join(sorted(_train(data).columns)) or "(this data set has no columns)"
-
-
 def _column(data: Data, name: str) -> NDArray:
     if name not in _train(data).columns:
-        raise DataError(f"there is no column {name!r}: the columns are {_columns(data)}")
+        raise no_column(name, sorted(_train(data).columns))
     return _train(data).columns[name]

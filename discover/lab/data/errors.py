@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 from discover.lab.text import printable
+
+_LISTED = 12
+"""Columns that are named in a message, which may be one of hundreds."""
 
 
 class DataError(ValueError):
@@ -33,6 +39,31 @@ class ArchiveError(DataError):
 
 class BadImageError(DataError):
     """An image file cannot be read."""
+
+
+def no_column(name: str, columns: Iterable[str], where: str = "there is") -> DataError:
+    """The error for a column that is not there: the nearest, and what there is.
+
+    >>> str(no_column("sites", ["site", "age"], "a.csv has"))
+    "a.csv has no column 'sites': did you mean 'site'? the columns are site, age"
+    """
+    columns = list(columns)
+    if not columns:
+        return DataError(f"{where} no column {name!r}, and no other")
+    near = difflib.get_close_matches(name, columns, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return DataError(f"{where} no column {name!r}: {hint}the columns are {listed(columns)}")
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names, or the first and how many there are.
+
+    >>> listed("abcdefghijklmn")
+    'a, b, c, d, e, f, g, h, i, j, k, l, … (14 in all)'
+    """
+    names = list(names)
+    more = f", … ({len(names)} in all)" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
 
 
 def one_line(error: BaseException) -> str:

@@ -59,7 +59,7 @@ class Folder:
     record: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ()
     inside: ClassVar[tuple[tuple[str, type[Folder]], ...]] = ()
-    instead: ClassVar[str] = "choose another folder, or overwrite it"
+    instead: ClassVar[str] = "choose another (--out), or replace it (--overwrite)"
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -119,14 +119,14 @@ class Folder:
             names -= {item.name for item in self.path.glob(".*.tmp")}  # what a kill leaves of a file being written
             if others := sorted(names):
                 raise FolderError(
-                    f"{self.path} is not empty and holds no {self.noun} ({others[0]}); choose another folder"
+                    f"{self.path} is not empty and holds no {self.noun} ({others[0]}); choose another (--out)"
                 )
             return False
         if overwrite:
             return False
         if not resume:
             raise FolderError(
-                f"{self.path} already holds a {self.noun} ({self.state()}); resume it or choose another folder"
+                f"{self.path} already holds a {self.noun} ({self.state()}); go on with it (--resume), or {self.instead}"
             )
         try:
             found = list(_differences(self.recorded(), settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,23 @@ LEVEL = 0.05
 def against_baselines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """For every row whose baseline was trained on the same batches: how far ahead, or that seeds could not tell."""
     return [_sentence(row, baseline) for row, baseline in _pairs(rows)]
+
+
+def won_back(ours: dict[str, Any], plain: dict[str, Any], control: dict[str, Any] | None) -> float | None:
+    """The share of the plain optimizer's loss of accuracy on clustered batches that ``ours`` does not have.
+
+    ``(ours − plain) / (control − plain)`` of the mean test accuracies; None: clustering cost nothing, or nothing that
+    the seeds could tell, or they could not tell that any of it was won back.
+    """
+    if control is None:
+        return None
+    found = [row["test_accuracy"] for row in (ours, plain, control)]
+    means = [one["mean"] for one in found]
+    if not all(isinstance(m, int | float) and math.isfinite(m) for m in means) or means[2] - means[1] < 0.005:
+        return None
+    if not all(can_tell(one["values"], found[1]["values"]) for one in (found[0], found[2])):
+        return None
+    return (means[0] - means[1]) / (means[2] - means[1])
 
 
 def can_tell(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,7 +48,8 @@ def styled() -> Iterator[None]:
     """Draws in the report's look, without a window and without touching the user's settings."""
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(LOOK):
+    with plt.rc_context(LOOK), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Creating legend")  # that a busy machine took a second to place it
         yield
 
 

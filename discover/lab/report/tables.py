@@ -155,16 +155,3 @@ def headline_rows(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None
     best = best_on_validation([row for row in ended if is_clustered(row) and not row.get("control")])
     by_label = {row["label"]: row for row in ended}
     return best, by_label.get(REFERENCE), by_label.get(f"{REFERENCE}-shuffled")
-
-
-def won_back(ours: dict[str, Any], plain: dict[str, Any], control: dict[str, Any] | None) -> float | None:
-    """The share of the plain optimizer's loss of accuracy on clustered batches that ``ours`` does not have.
-
-    ``(ours − plain) / (control − plain)`` of the mean test accuracies; None: clustering cost nothing.
-    """
-    if control is None:
-        return None
-    means = [row["test_accuracy"]["mean"] for row in (ours, plain, control)]
-    if not all(isinstance(m, int | float) and math.isfinite(m) for m in means) or means[2] - means[1] < 0.005:
-        return None
-    return (means[0] - means[1]) / (means[2] - means[1])

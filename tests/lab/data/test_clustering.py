@@ -127,7 +127,7 @@ def test_columns_of_strings_and_integers_are_clusters(values):
 def test_a_column_is_chosen_by_name():
     split = Split(np.zeros((4, 2)), np.zeros(4, int), {"site": np.array(["x", "y", "x", "x"]), "weight": np.ones(4)})
     assert cluster(split, "column", column="site").names == ("x", "y")
-    with pytest.raises(DataError, match="no column 'sites': the columns are site, weight"):
+    with pytest.raises(DataError, match="no column 'sites': did you mean 'site'\\? the columns are site, weight"):
         cluster(split, "column", column="sites")
     with pytest.raises(DataError, match="needs column=…, one of site, weight"):
         cluster(split, "column")

@@ -193,7 +193,7 @@ def test_a_hyperparameter_is_set_for_those_that_have_it():
 
 def test_another_comparison_in_the_folder_is_refused_and_names_the_difference(finished):
     directory, _ = finished
-    with pytest.raises(FolderError, match=r"target_accuracy was 0.15, now 0.2.*overwrite it"):
+    with pytest.raises(FolderError, match=r"target_accuracy was 0.15, now 0.2.*replace it \(--overwrite\)"):
         compare(small(target_accuracy=0.2), directory)
     with pytest.raises(FolderError, match="adam is only in the new one"):
         compare(small(optimizers=["momentum", "discover", "adam"]), directory)

@@ -139,7 +139,7 @@ def test_a_given_column_and_augmentations_are_judged():
     assert rows["column site"].num_clusters == 2
     assert rows["superclasses"].num_clusters == 2
     assert rows["augmentations"].num_clusters == 3
-    with pytest.raises(ValueError, match="no column 'side': the columns are site, superclass"):
+    with pytest.raises(ValueError, match="no column 'side': did you mean 'site'\\? the columns are site, superclass"):
         diagnose(config(), replace(options, column="side"), dataset=data)
 
 
@@ -174,7 +174,13 @@ def test_what_takes_longer_is_said_to_take_longer(monkeypatch):
     from discover.lab.experiments.diagnose import how_long
 
     monkeypatch.setattr(how_long.time, "perf_counter", count().__next__)
-    work = Mock(spec=GradientSample, config=config(), dataset=Mock(train=Mock(text=False)), size=2000, start=None)
+    work = Mock(
+        spec=GradientSample,
+        config=config(),
+        dataset=Mock(train=Mock(text=False, images=np.zeros((1, 9)))),
+        size=2000,
+        start=None,
+    )
 
     def needed(numbers=(), *, images=False, **options):
         work.can_be_augmented, work.options = images, replace(GIVEN_ONLY, **options)

@@ -178,8 +178,11 @@ def test_a_command_that_cannot_start_leaves_nothing_behind(tmp_path):
 def test_what_is_there_is_told_in_one_line(tmp_path):
     work(tmp_path / "w", 1)
     for call, message in (
-        (lambda: work(tmp_path / "w", 1, resume=False), r"already holds a work \(unfinished\); resume it or choose"),
-        (lambda: work(tmp_path / "w", 2), r"holds another work \(number was 1, now 2\); choose another folder, or"),
+        (
+            lambda: work(tmp_path / "w", 1, resume=False),
+            r"already holds a work \(unfinished\); go on with it \(--resume\), or choose",
+        ),
+        (lambda: work(tmp_path / "w", 2), r"holds another work \(number was 1, now 2\); choose another \(--out\), or"),
         (lambda: Part(tmp_path / "w").claim().open({}), r"not empty and holds no part \(data\); choose another"),
         (lambda: Work(tmp_path / "w" / "steps.txt").claim(), "is a file; the output must be a folder"),
         (lambda: Work(tmp_path / "w" / "steps.txt" / "x").claim(), "cannot be written: Not a directory"),

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from discover.lab.report import load_report, write_page
+from discover.lab.report.against import won_back
 from discover.lab.report.page import charts, render_page
 from discover.lab.report.page.page import flatten
-from discover.lab.report.tables import won_back
 from tests.lab.report.synthetic import CURVES, write_comparison
 
 
@@ -61,7 +61,8 @@ def test_curves_are_drawn_without_errors_and_without_the_network(tab, page_path)
 def test_on_a_phone_the_accuracy_is_in_sight_and_nothing_but_tables_is_wider(browser, page_path):
     page = browser.new_page(viewport={"width": 390, "height": 844})
     page.goto(page_path.as_uri())
-    for cell in (page.locator("th.answer").first, page.locator("tbody td.answer").first):
+    worst = [".by-cluster th:nth-child(3)", ".by-cluster tbody td:nth-child(3)"]  # the accuracy of the worst cluster
+    for cell in (page.locator(place).first for place in ("th.answer", "tbody td.answer", *worst)):
         box = cell.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
@@ -207,7 +208,7 @@ def test_the_page_names_no_other_address(page_path):
 
 def test_won_back_is_a_share_of_what_clustering_cost():
     def accuracy(value):
-        return {"test_accuracy": {"mean": value}}
+        return {"test_accuracy": {"mean": value, "values": [value] * 2}}
 
     assert won_back(accuracy(0.8), accuracy(0.5), accuracy(0.9)) == pytest.approx(0.75)
     assert won_back(accuracy(0.9), accuracy(0.9), accuracy(0.9)) is None

@@ -8,7 +8,7 @@ import io
 import itertools
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from PIL import Image
 
@@ -18,7 +18,11 @@ from discover.lab.data.limits import honest_size
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
 from discover.lab.data.sources.folders import walk_images
 from discover.lab.data.sources.tabular import SUFFIXES
+from discover.lab.data.sources.text import is_text
 from discover.lab.text import printable
+
+LOOKED_AT = 1000
+"""Pictures and texts that say which of the two a folder or a tar is of."""
 
 
 def source_of(path: str | os.PathLike[str]) -> str:
@@ -26,11 +30,11 @@ def source_of(path: str | os.PathLike[str]) -> str:
     path = Path(path)
     suffix = path.suffix.lower()
     if path.is_dir() or is_tar(path):
-        names = _names(path)
-        found = next(("text" if name.lower().endswith(".txt") else "folder" for name in names if _is_known(name)), None)
-        if found is None:
+        known = ("folder" if is_image(name) else "text" for name in _names(path) if is_image(name) or is_text(name))
+        kinds = collections.Counter(itertools.islice(known, LOOKED_AT))  # pictures may have a readme.txt beside them
+        if not kinds:
             raise DataError(f"{path} holds neither pictures nor text files (.txt)")
-        return found
+        return "text" if kinds["text"] > kinds["folder"] else "folder"
     for source, suffixes in (("npz", (".npz",)), ("table", SUFFIXES), ("text", (".txt",))):
         if suffix in suffixes:
             return source
@@ -63,19 +67,17 @@ def picture_sides(path: str | os.PathLike[str], most: int = 50) -> list[int]:
     return sides
 
 
-def left_out(path: str | os.PathLike[str]) -> str:
-    """What lies in a folder and is no picture, in one line: files by their ending, and empty folders; else ""."""
-    others, empty = collections.Counter(), 0
-    for folder, folders, files in os.walk(path, followlinks=False):
-        empty += not folders and not files and Path(folder) != Path(path)
-        others.update(Path(file).suffix or file for file in files if not is_image(file) and not file.startswith("."))
+def left_out(path: str | os.PathLike[str], source: str = "folder") -> str:
+    """What lies in a folder or a tar and is not read, in one line: files by ending, and empty folders; else ""."""
+    path, read = Path(path), is_text if source == "text" else is_image
+    others = collections.Counter()
+    for name in map(PurePosixPath, _names(path)):
+        others.update([name.suffix or name.name] if not read(name.name) and name.name[0] != "." else [])
+    empty = sum(not folders and not files and Path(at) != path for at, folders, files in os.walk(path))
     kinds = ", ".join(f"{count} {kind}" for kind, count in others.most_common(5))
-    said = [f"files that are no pictures that can be read: {kinds}"] if kinds else []
+    what = "text (.txt)" if source == "text" else "pictures that can be read"
+    said = [f"files that are no {what}: {kinds}"] if kinds else []
     return "; ".join(said + ([f"empty folders: {empty}"] if empty else []))
-
-
-def _is_known(name: str) -> bool:
-    return is_image(name) or name.lower().endswith(".txt")
 
 
 def _names(path: Path) -> Iterator[str]:

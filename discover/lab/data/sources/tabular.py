@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
-from discover.lab.data.errors import ArchiveError, DataError, DatasetNotFoundError, check_at_least, one_line
+from discover.lab.data.errors import (
+    ArchiveError,
+    DataError,
+    DatasetNotFoundError,
+    check_at_least,
+    listed,
+    no_column,
+    one_line,
+)
 from discover.lab.data.limits import check_bytes, check_ordinary, honest_size, most_bytes, text_array
 from discover.lab.data.sources.text import cut, encode, next_byte
 
@@ -75,7 +83,7 @@ def load_table(
         raise DataError(f"{path} has no rows")
     for column in (label, clusters):
         if column is not None and column not in table:
-            raise DataError(f"{path} has no column {column!r}: the columns are {', '.join(table)}")
+            raise no_column(column, table, f"{path} has")
     name = label or next((name for name in table if name.lower() in _LABELS), None)
     numbers = {key: _numbers(path, key, values) for key, values in table.items() if key not in (name, clusters)}
     features = {key: values for key, values in numbers.items() if values is not None}
@@ -87,7 +95,8 @@ def load_table(
         pieces, columns = _pieces(path, texts, table, clusters, length or 128, most)
         return next_byte(path.stem, pieces, columns, test_fraction, seed)
     if name is None:
-        raise DataError(f"no column of {path} ({', '.join(table)}) is called label", label=list(table)[-1])
+        last = [key for key in table if key != clusters][-1:]
+        raise DataError(f"no column of {path} ({listed(table)}) is called label", label=(last or ["COLUMN"])[0])
     if not features and not texts:
         raise DataError(f"{path} has no column of numbers or of text besides {name!r}: there is nothing to learn from")
     classes, labels = _classes(path, name, table[name])
@@ -199,7 +208,7 @@ def _values(column: Any) -> list[Any]:
 def _classes(path: Path, name: str, values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     for row, value in enumerate(values, 1):
         if value is None or str(value).lower() in _MISSING:
-            raise DataError(f"row {row} of {path} has no label in column {name!r}")
+            raise DataError(f"row {row} below the names of {path} has no label in column {name!r}")
     named = _whole(values) or list(map(str, values))
     found = sorted(set(named))
     if len(found) > MOST_CLASSES:
@@ -233,18 +242,24 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) or (isinstance(value, str) and value.removeprefix("-").isdecimal())
 
 
+def are_words(values: Sequence[Any]) -> bool:
+    """Whether less than half of a column's cells are numbers."""
+    return sum(_as_number(value) is not None for value in values[:1000]) * 2 < len(values[:1000])
+
+
 def _numbers(path: Path, name: str, values: list[Any]) -> NDArray[np.float64] | None:
     """A column as finite numbers; None if it holds words."""
-    if sum(_as_number(value) is not None for value in values[:1000]) * 2 < len(values[:1000]):
+    if are_words(values):
         return None
     numbers = np.empty(len(values))
     for row, value in enumerate(values):
         number = _as_number(value)
         if number is None or not np.isfinite(number):
             what = "is empty" if value is None or value == "" else f"is {value!r:.40}, no finite number"
-            raise DataError(f"row {row + 1}, column {name!r} of {path} {what}: mend the cell, or remove row or column")
+            where = f"row {row + 1} below the names, column {name!r} of {path}"
+            raise DataError(f"{where} {what}: mend the cell, or remove row or column")
         if abs(number) > LARGEST:
-            where = f"row {row + 1}, column {name!r} of {path}"
+            where = f"row {row + 1} below the names, column {name!r} of {path}"
             raise DataError(f"{where} is {number:g}, and numbers are read up to {LARGEST:g}")
         numbers[row] = number
     return numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
-from discover.lab.data.errors import DataError, DatasetNotFoundError, check_at_least
+from discover.lab.data.errors import DataError, DatasetNotFoundError, check_at_least, listed
 from discover.lab.data.limits import check_bytes, honest_size, most_bytes, read_ordinary, text_array
 from discover.lab.data.sources.archives import is_tar, read_tar
 from discover.lab.data.sources.layout import CLASS, common_depth, parse_layout
+from discover.lab.text import printable
 
 BYTES = 256
 MOST_TEST = 2000
@@ -52,10 +54,10 @@ def load_text(
         raise DatasetNotFoundError(f"there is no {path}: looked for text files (.txt), in a folder or a tar")
     levels = _levels(layout, label, clusters)
     label = label or (CLASS if CLASS in levels else None)
-    listed = [path] if path.is_file() else _walk(path)
-    most = most_bytes(sum(map(honest_size, listed)))
-    examples, rows = [], []
-    files = sorted(_files(path, listed, most))
+    paths = [path] if path.is_file() else _walk(path)
+    most = most_bytes(sum(map(honest_size, paths)))
+    examples, rows, short = [], [], []
+    files = sorted(_files(path, paths, most))
     top = common_depth([PurePosixPath(name).parts for name, _ in files], len(levels) - 1)
     for name, contents in files:
         parts = PurePosixPath(name).with_suffix("").parts[top:]
@@ -64,9 +66,13 @@ def load_text(
             raise DataError(f"layout {'/'.join(levels)!r} names {len(levels)} levels, but {name} has {len(parts)}")
         pieces = encode([contents], length) if label else cut(contents, length)
         examples.append(pieces)
+        short += [] if len(pieces) else [name]
         rows += [named] * len(pieces)
     if not rows:
         raise DataError(f"{path} has no text of {length} bytes in a .txt file")
+    if short:
+        some = listed(short)
+        warnings.warn(printable(f"left out files of less than {length} bytes in {path}: {some}"), stacklevel=2)
     columns = {
         level: text_array(f"level {level} of {path}", [row[n] for row in rows], most) for n, level in enumerate(levels)
     }
@@ -112,17 +118,17 @@ def _levels(layout: str | None, label: str | None, clusters: str | None) -> tupl
 
 def _walk(path: Path) -> list[Path]:
     """The text files of a folder."""
-    return sorted(file for file in path.rglob("*") if _is_text(file.name) and not file.is_dir())
+    return sorted(file for file in path.rglob("*") if is_text(file.name) and not file.is_dir())
 
 
-def _files(path: Path, listed: list[Path], most: int) -> Iterator[tuple[str, bytes]]:
+def _files(path: Path, paths: list[Path], most: int) -> Iterator[tuple[str, bytes]]:
     """Names and contents, which may take `most` bytes in all."""
     if path.is_file() and is_tar(path):
-        found = ((name, contents) for name, contents in read_tar(path) if _is_text(name))
+        found = ((name, contents) for name, contents in read_tar(path) if is_text(name))
     elif path.is_file():
         found = iter([(path.name, read_ordinary(path))])
     else:
-        found = ((file.relative_to(path).as_posix(), read_ordinary(file)) for file in listed)
+        found = ((file.relative_to(path).as_posix(), read_ordinary(file)) for file in paths)
     total = 0
     for name, contents in found:
         total += len(contents)
@@ -130,5 +136,6 @@ def _files(path: Path, listed: list[Path], most: int) -> Iterator[tuple[str, byt
         yield name, contents
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
+    """Whether a file is a text that is read, by its ending; hidden files are not."""
     return name.lower().endswith(".txt") and not PurePosixPath(name).name.startswith(".")

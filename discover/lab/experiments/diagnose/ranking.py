@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discover.lab.data import BatchPlan, Clustering, DataError, Dataset
+from discover.lab.data import BatchPlan, Clustering, Dataset
+from discover.lab.data.errors import no_column
 from discover.lab.diagnostics.advisor import BETA, Advice, Candidate, advise
 from discover.lab.diagnostics.batches import composed_batch_noise, measured_batch_noise
 from discover.lab.diagnostics.embeddings import StreamingKMeans
@@ -76,8 +77,7 @@ def diagnose(
     judged = [column for column in (config.clusters.values_of, options.column) if column is not None]
     for column in judged:
         if column not in columns:
-            known = f"the columns are {', '.join(sorted(columns))}" if columns else f"{dataset.name} has no columns"
-            raise DataError(f"there is no column {column!r}: {known}")
+            raise no_column(column, sorted(columns))
     work = GradientSample(config, dataset, options)
     numbers = _numbers(work, judged)
     estimate(seconds_needed(work, numbers))

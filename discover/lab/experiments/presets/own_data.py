@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from discover.lab.data import SOURCES, DataError, Dataset
+from discover.lab.data import SOURCES, Clustering, DataError, Dataset
+from discover.lab.data.errors import listed
 from discover.lab.data.sources.kinds import left_out, picture_sides
+from discover.lab.data.sources.tabular import are_words
 from discover.lab.experiments.config.config import Config, ConfigError
 from discover.lab.experiments.presets.digits import OPTIMIZERS_ANYWHERE
 from discover.lab.experiments.presets.preset import Preset
@@ -20,7 +23,9 @@ COMPARED = ("momentum", "adam", "muon", "discover", "discover_adam", "discover_m
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 FEWER_RATES = (0.003, 0.01, 0.03, 0.1)
 """For pictures and text on a CPU, where the others would make minutes an hour."""
-MANY_CLASSES = 1000
+UNEVEN = 100
+"""Times 1, or the smallest spread of a feature, from which on the largest is worth a word."""
+MANY_CLASSES = 50
 """Up to so many are never too many."""
 
 
@@ -71,7 +76,7 @@ def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Da
         target_accuracy=0.3 if dataset.next_byte else 0.5,
         source="your own data; model, steps and groups were chosen from its size and shape",
     )
-    return preset, dataset, (note, *_oddities(asked, dataset))
+    return preset, dataset, (note, *_oddities(asked, dataset, clustering))
 
 
 def _has_levels(config: Config) -> bool:
@@ -122,13 +127,23 @@ def _check_classes(dataset: Dataset) -> None:
         raise DataError(told, label="COLUMN")
 
 
-def _oddities(config: Config, dataset: Dataset) -> list[str]:
+def _oddities(config: Config, dataset: Dataset, clustering: Clustering) -> list[str]:
     """What was left out, and what cannot be judged, a line each."""
-    path, lines = config.data.path, []
-    if path is not None and Path(path).is_dir() and len(dataset.example_shape) == 3 and (said := left_out(path)):
-        lines.append(f"left out: {said}")
+    source, path, lines = config.data.source, config.data.path, []
+    if path is not None and Path(path).suffix.lower() != ".txt" and source in ("folder", "text"):
+        lines += [f"left out: {said}"] if (said := left_out(path, source)) else []
     if dataset.next_byte and not _has_levels(config):
         lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
+    if source == "table" and not dataset.train.text:
+        words = [name for name, values in dataset.train.columns.items() if are_words(values.tolist())]
+        if unused := [name for name in words if name != config.clusters.values_of]:
+            lines.append(f"columns of words are no features: {listed(unused)}")
+    if source == "npz" and len(dataset.example_shape) == 1 and dataset.train.images.dtype != np.uint8:
+        lines += _uneven(np.asarray(dataset.train.images[:10_000], np.float64).std(axis=0))
+    if clustering.num_clusters == 1 and config.clusters.by != "none":
+        lines.append("there is one cluster, and on one cluster Discover is Momentum: --clusters NAME makes others")
+    if by_one := int(np.sum(clustering.sizes == 1)):
+        lines.append(f"clusters of a single training example: {by_one:,} of {clustering.num_clusters:,}")
     parts = [part.labels for part in (dataset.train, dataset.test, dataset.validation) if part is not None]
     counts = np.bincount(np.concatenate(parts), minlength=dataset.num_classes)
     single = [] if dataset.next_byte else np.flatnonzero(counts == 1).tolist()
@@ -136,6 +151,15 @@ def _oddities(config: Config, dataset: Dataset) -> list[str]:
         names = ", ".join(dataset.class_names[one] for one in single[:5])
         lines.append(f"classes of a single example, which nothing can be said about: {len(single)} ({names})")
     return lines
+
+
+def _uneven(spreads: NDArray[np.float64]) -> list[str]:
+    """What to say about the spreads of features that nobody has standardized, if that is worth a line."""
+    some = spreads[spreads > 0]
+    if not len(some) or (some.max() < UNEVEN * some.min() and some.max() < UNEVEN):
+        return []
+    told = f"features are taken as they are, with spreads of {some.min():.2g} to {some.max():.2g}"
+    return [f"{told}: standardized ones (as a table's are) are learned better"]
 
 
 def describe_examples(dataset: Dataset) -> str:

@@ -35,7 +35,7 @@ def setting_of(what: str, overrides: Sequence[str] = ()) -> Setting:
     if not path.exists():
         if "/" in what or path.suffix:
             raise ConfigError(f"there is no folder or file {what}")
-        raise UnknownName(f"{nearest('preset', what, PRESETS)}; nor is there a folder or file of that name")
+        raise UnknownName(f"there is no folder or file {what}; {nearest('preset', what, PRESETS)}")
     from discover.lab.data.sources.kinds import name_of, source_of
 
     values = {"data.source": source_of(path), "data.path": str(path)}

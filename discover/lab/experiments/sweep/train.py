@@ -41,7 +41,7 @@ class SweepFolder(Folder):
     noun = "sweep"
     record = SWEEP
     files = ("trials", "best", "study.db")
-    instead = "choose another folder"
+    instead = "choose another (--out)"
 
     def recorded(self) -> dict[str, Any]:
         return _settings(super().recorded())

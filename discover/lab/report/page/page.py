@@ -18,13 +18,13 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from discover.lab.records import finite, write_text
-from discover.lab.report.against import against_baselines
+from discover.lab.report.against import against_baselines, won_back
 from discover.lab.report.figures import draw, figures_of
 from discover.lab.report.load import Report, hardware
 from discover.lab.report.page import charts
 from discover.lab.report.plotting import styled
 from discover.lab.report.style import series_name, series_styles
-from discover.lab.report.tables import cluster_table, comparison_table, headline_rows, won_back
+from discover.lab.report.tables import cluster_table, comparison_table, headline_rows
 from discover.lab.report.variance import draw_tracked_variance
 
 PAGE_HINT = "pip install 'discover-optim[page]'"

@@ -52,6 +52,9 @@ def test_nested_folders_without_a_layout_are_refused_with_the_line_to_type(tmp_p
     with pytest.raises(DataError, match=r"folders lie in folders \(photo/\w+/0.png\).*give layout='domain/class'") as e:
         load("folder", folder, cache=False)
     assert e.value.on_command_line.endswith("give --layout domain/class")
+    (folder / "photo" / "cat" / "0.png").write_bytes(b"broken")  # the layout is said before anything is decoded
+    with pytest.raises(DataError, match="folders lie in folders"):
+        load("folder", folder, cache=False)
     deeper = place_files(["a/b/c/1.png", "d/b/c/1.png"], "x/y/class")
     assert deeper["d/b/c/1.png"].columns == (("x", "d"), ("y", "b"))
 

@@ -45,11 +45,15 @@ def test_any_usual_delimiter_is_understood(tmp_path_factory, delimiter, numbers)
 @pytest.mark.parametrize(
     ("rows", "head", "message"),
     [
-        ([*ROWS[:16], "nan,1,north,no", *ROWS], HEAD, "row 17, column 'age' of .* is 'nan', no finite number"),
-        ([*ROWS, "3,inf,north,no"], HEAD, "row 61, column 'dose' of .* is 'inf'"),
-        ([*ROWS, "3,,north,no"], HEAD, "row 61, column 'dose' of .* is empty"),
-        ([*ROWS, "3,many,north,no"], HEAD, "row 61, column 'dose' of .* is 'many'"),
-        ([*ROWS, "3,1,north,"], HEAD, "row 61 of .* has no label in column 'label'"),
+        (
+            [*ROWS[:16], "nan,1,north,no", *ROWS],
+            HEAD,
+            "row 17 below the names, column 'age' of .* is 'nan', no",
+        ),
+        ([*ROWS, "3,inf,north,no"], HEAD, "row 61 below the names, column 'dose' of .* is 'inf'"),
+        ([*ROWS, "3,,north,no"], HEAD, "row 61 below the names, column 'dose' of .* is empty"),
+        ([*ROWS, "3,many,north,no"], HEAD, "row 61 below the names, column 'dose' of .* is 'many'"),
+        ([*ROWS, "3,1,north,"], HEAD, "row 61 below the names of .* has no label in column 'label'"),
         ([*ROWS, "3,1,north"], HEAD, r"row 61 of .* \(line 62\) has 3 cells, but there are 4 columns"),
         (
             ROWS,
@@ -72,6 +76,11 @@ def test_columns_and_files_that_are_not_there_are_told(tmp_path):
     for wrong in ({"label": "ill"}, {"clusters": "ill"}):
         with pytest.raises(DataError, match="has no column 'ill': the columns are age, dose, hospital, label"):
             load("table", path, **wrong)
+    with pytest.raises(DataError, match=r"has no column 'hospitl': did you mean 'hospital'\? the columns are"):
+        load("table", path, clusters="hospitl")
+    unlabelled = write(tmp_path, *ROWS, head="age,dose,ill,hospital")
+    with pytest.raises(DataError, match="is called label: give label='ill'"):  # what makes the clusters is no label
+        load("table", unlabelled, clusters="hospital")
     with pytest.raises(DataError, match="there is no file"):
         load("table", tmp_path / "other.csv")
     with pytest.raises(DataError, match="a label has a few classes"):

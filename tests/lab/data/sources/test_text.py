@@ -27,6 +27,7 @@ def test_files_are_cut_into_pieces_with_their_names_as_a_column(tmp_path, where)
     assert set(load("text", path).train.columns) == {"file"}
 
 
+@pytest.mark.filterwarnings("ignore:left out files of less")
 @settings(max_examples=30)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=8), st.integers(2, 20))
 def test_no_byte_is_lost_but_the_rest_of_a_file(tmp_path_factory, texts, length):

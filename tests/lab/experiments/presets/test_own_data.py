@@ -1,6 +1,7 @@
 """A path in place of a preset: what it stands for, what is chosen for it, and every command with it."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -115,6 +116,33 @@ def test_what_is_left_out_and_what_cannot_be_judged_is_counted_and_said(scans):
         "left out: files that are no pictures that can be read: 2 .heic, 1 .md; empty folders: 1",
         "classes of a single example, which nothing can be said about: 1 (owl)",
     ]
+    names = ["readme.txt", "IMG_1.heic", *(f"{kind}/{k}.png" for kind in ("cat", "dog") for k in range(6))]
+    files.write_tar(scans / "kinds.tar", {name: files.picture("red") for name in names})  # a text before all pictures
+    (_, said) = setting_of(str(scans / "kinds.tar")).notes
+    assert said == "left out: files that are no pictures that can be read: 1 .txt, 1 .heic"
+    files.write_files(scans / "books", {"a.txt": b"ab" * 4000, "b.txt": b"xyz" * 4000, "c.txt": b"", "cover.png": b""})
+    with pytest.warns(UserWarning, match="left out files of less than 128 bytes in .*books: c.txt"):
+        (_, said) = setting_of(str(scans / "books")).notes
+    assert said == r"left out: files that are no text (.txt): 1 .png"
+
+
+def test_columns_that_are_no_features_and_features_of_uneven_spread_are_said(scans):
+    (note, *said) = setting_of(str(scans / "scans.csv")).notes
+    assert "rows of 5 numbers" in note
+    assert said == ["columns of words are no features: hospital"]
+    with pytest.raises(DataError, match=r"scans has \d\d classes for 90 examples, too few to learn from") as error:
+        setting_of(str(scans / "scans.csv"), ["data.label=a"])  # a measurement
+    assert error.value.on_command_line.endswith("give --label COLUMN")
+    *_, said = setting_of(str(scans / "scans.csv"), ["clusters.by=column", "clusters.column=a"]).notes
+    assert re.fullmatch(r"clusters of a single training example: \d\d of \d\d", said)
+    (scans / "alone.txt").write_bytes(b"ab" * 4000)
+    (_, said) = setting_of(str(scans / "alone.txt")).notes
+    assert said.startswith("there is one cluster, and on one cluster Discover is Momentum")
+    arrays = dict(np.load(scans / "scans.npz"))
+    np.savez(scans / "uneven.npz", **(arrays | {"images": arrays["images"] * [1, 1, 0, 1, 5000]}))
+    (said,) = setting_of(str(scans / "uneven.npz")).notes[1:]
+    assert said.startswith("features are taken as they are, with spreads of 1")
+    assert said.endswith(": standardized ones (as a table's are) are learned better")
 
 
 def test_a_column_of_text_without_a_label_says_that_the_next_byte_is_learned(scans):
@@ -167,7 +195,7 @@ def test_what_is_neither_a_preset_nor_a_path_is_told(tmp_path):
         ("digit", ValueError, "did you mean 'digits'"),
         ("no/such", ConfigError, "there is no folder or file no/such"),
         ("./such", ConfigError, "there is no folder or file ./such"),
-        ("such", UnknownName, "unknown preset 'such': choose from .*; nor is there a folder or file of that name"),
+        ("such", UnknownName, "there is no folder or file such; unknown preset 'such': choose from "),
         (str(tmp_path), DataError, "neither pictures nor text"),
         (__file__, DataError, "no file of a kind that is read"),
     ):

@@ -14,7 +14,9 @@ from tests.lab.experiments.running import CONFIG, assert_same_run, go
 
 
 def test_a_folder_with_a_run_in_it_is_refused_and_how_far_that_is_is_said(finished_run):
-    with pytest.raises(FolderError, match=r"already holds a run \(finished, step 20\); resume it or choose another"):
+    with pytest.raises(
+        FolderError, match=r"already holds a run \(finished, step 20\); go on with it \(--resume\), or choose another"
+    ):
         go(finished_run[1])
 
 

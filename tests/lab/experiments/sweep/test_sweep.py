@@ -156,7 +156,8 @@ def test_a_finished_sweep_is_read_back_not_trained_again(finished, monkeypatch):
 def test_another_sweep_is_refused_with_the_difference(finished, tmp_path):
     directory, _ = finished
     with pytest.raises(
-        FolderError, match=r"holds another sweep \(space.nu.values was 0.0,0.95, now 0.0,1.0\); choose another folder$"
+        FolderError,
+        match=r"holds another sweep \(space.nu.values was 0.0,0.95, now 0.0,1.0\); choose another \(--out\)$",
     ):
         sweep(small(axes=["learning_rate=0.01,0.3", "nu=0,1"]), directory)
     with pytest.raises(FolderError, match=r"holds another sweep \(trials was 4, now 2\)"):
