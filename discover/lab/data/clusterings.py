@@ -33,6 +33,7 @@ class ClusteringKind(Made):
         by_worker: whether workers who each have data of their own find their clusters in it, each by itself.
         one_per_worker: whether the clusters are the workers themselves.
         any_examples: whether any examples with labels have such clusters, made-up ones too.
+        one_cluster: whether there is one cluster, whatever the data.
         costly: whether finding the clusters takes so long that it is worth doing once for many runs.
     """
 
@@ -41,6 +42,7 @@ class ClusteringKind(Made):
     by_worker: bool = False
     one_per_worker: bool = False
     any_examples: bool = False
+    one_cluster: bool = False
     costly: bool = False
 
     @property
@@ -107,7 +109,7 @@ CLUSTERINGS: Table[ClusteringKind] = Table(
         _entry("kmeans", costly=True),
         _entry("column", by_worker=True),
         _entry("file"),
-        _entry("none", any_examples=True),
+        _entry("none", any_examples=True, one_cluster=True),
         _entry("workers", by_worker=True, one_per_worker=True),
     ),
     from_path=lambda path: ClusteringKind(path, path),

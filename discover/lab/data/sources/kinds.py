@@ -17,9 +17,11 @@ from discover.lab.data.images.decoding import is_image, readable
 from discover.lab.data.limits import honest_size
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
 from discover.lab.data.sources.folders import walk_images
+from discover.lab.data.sources.table import SOURCES
 from discover.lab.data.sources.tabular import SUFFIXES
 from discover.lab.data.sources.text import is_text
 from discover.lab.text import printable
+from discover.registry import load_object
 
 LOOKED_AT = 1000
 """Pictures and texts that say which of the two a folder or a tar is of."""
@@ -69,14 +71,14 @@ def picture_sides(path: str | os.PathLike[str], most: int = 50) -> list[int]:
 
 def left_out(path: str | os.PathLike[str], source: str = "folder") -> str:
     """What lies in a folder or a tar and is not read, in one line: files by ending, and empty folders; else ""."""
-    path, read = Path(path), is_text if source == "text" else is_image
+    path, entry = Path(path), SOURCES.find(source)
+    read = load_object("function", entry.picks)
     others = collections.Counter()
     for name in map(PurePosixPath, _names(path)):
         others.update([name.suffix or name.name] if not read(name.name) and name.name[0] != "." else [])
     empty = sum(not folders and not files and Path(at) != path for at, folders, files in os.walk(path))
     kinds = ", ".join(f"{count} {kind}" for kind, count in others.most_common(5))
-    what = "text (.txt)" if source == "text" else "pictures that can be read"
-    said = [f"files that are no {what}: {kinds}"] if kinds else []
+    said = [f"files that are no {entry.files}: {kinds}"] if kinds else []
     return "; ".join(said + ([f"empty folders: {empty}"] if empty else []))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from discover.lab.data.dataset import Dataset
@@ -15,8 +16,23 @@ from discover.lab.data.errors import ArchiveError, DataError, one_line
 from discover.registry import Made, Table, UnknownName, choose
 
 
+@dataclass(frozen=True)
 class Source(Made):
-    """One source of the table; its factory is `module:function`, a `function(…) -> Dataset`."""
+    """One source of the table.
+
+    Attributes:
+        name: as it is typed.
+        factory: `module:function`, a `function(…) -> Dataset`.
+        files: what the files are called that it reads in a folder or a tar, where it reads many.
+        picks: `module:function` that says of a file's name whether it is one of them.
+        words: whether columns of words are left out of the features.
+        as_given: whether features are taken as they are, however different their spreads.
+    """
+
+    files: str = ""
+    picks: str = ""
+    words: bool = False
+    as_given: bool = False
 
 
 SOURCES: Table[Source] = Table(
@@ -25,10 +41,20 @@ SOURCES: Table[Source] = Table(
         Source("digits", "discover.lab.data.sources.digits:load_digits"),
         Source("cifar10", "discover.lab.data.sources.cifar:cifar10"),
         Source("cifar100", "discover.lab.data.sources.cifar:cifar100"),
-        Source("folder", "discover.lab.data.sources.folders:load_folder"),
-        Source("npz", "discover.lab.data.sources.npz:load_npz"),
-        Source("text", "discover.lab.data.sources.text:load_text"),
-        Source("table", "discover.lab.data.sources.tabular:load_table"),
+        Source(
+            "folder",
+            "discover.lab.data.sources.folders:load_folder",
+            files="pictures that can be read",
+            picks="discover.lab.data.images.decoding:is_image",
+        ),
+        Source("npz", "discover.lab.data.sources.npz:load_npz", as_given=True),
+        Source(
+            "text",
+            "discover.lab.data.sources.text:load_text",
+            files="text (.txt)",
+            picks="discover.lab.data.sources.text:is_text",
+        ),
+        Source("table", "discover.lab.data.sources.tabular:load_table", words=True),
     ),
     from_path=lambda path: Source(path, path),
 )

@@ -129,18 +129,18 @@ def _check_classes(dataset: Dataset) -> None:
 
 def _oddities(config: Config, dataset: Dataset, clustering: Clustering) -> list[str]:
     """What was left out, and what cannot be judged, a line each."""
-    source, path, lines = config.data.source, config.data.path, []
-    if path is not None and Path(path).suffix.lower() != ".txt" and source in ("folder", "text"):
-        lines += [f"left out: {said}"] if (said := left_out(path, source)) else []
+    source, path, lines = SOURCES.find(config.data.source), config.data.path, []
+    if path is not None and Path(path).suffix.lower() != ".txt" and source.files:
+        lines += [f"left out: {said}"] if (said := left_out(path, source.name)) else []
     if dataset.next_byte and not _has_levels(config):
         lines.append("no column is called label, so the next byte of the text is learned; --label NAME learns a column")
-    if source == "table" and not dataset.train.text:
+    if source.words and not dataset.train.text:
         words = [name for name, values in dataset.train.columns.items() if are_words(values.tolist())]
         if unused := [name for name in words if name != config.clusters.values_of]:
             lines.append(f"columns of words are no features: {listed(unused)}")
-    if source == "npz" and len(dataset.example_shape) == 1 and dataset.train.images.dtype != np.uint8:
+    if source.as_given and len(dataset.example_shape) == 1 and dataset.train.images.dtype != np.uint8:
         lines += _uneven(np.asarray(dataset.train.images[:10_000], np.float64).std(axis=0))
-    if clustering.num_clusters == 1 and config.clusters.by != "none":
+    if clustering.num_clusters == 1 and not config.clusters.entry.one_cluster:
         lines.append("there is one cluster, and on one cluster Discover is Momentum: --clusters NAME makes others")
     if by_one := int(np.sum(clustering.sizes == 1)):
         lines.append(f"clusters of a single training example: {by_one:,} of {clustering.num_clusters:,}")
