@@ -203,7 +203,9 @@ class Optimizer(Made):
       search: what is worth trying, by hyperparameter.
     """
 
-    given = ("learning_rate", "clusters", "mask", "buffered")
+    given = ("learning_rate", "clusters", "mask", "buffered", "labels")
+    by_layer: ClassVar[Mapping[str, str]] = {"buffered": "buffered", "adam_layers": "labels"}
+    """Settings that name layers, and the argument that says the same of a tree of parameters."""
 
     label: str
     color: str

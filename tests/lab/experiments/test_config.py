@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -181,20 +182,34 @@ def test_every_key_is_documented():
             assert field in documented, f"{key} is not in the docstring"
 
 
-def test_some_layers_have_buffers_and_a_layer_that_is_not_there_is_told():
+def state_with(*texts):
+    """That of an optimizer for a small network whose layers are called `head` and `layers/0`."""
     from discover.lab.experiments.run.build import optimizer_factory
 
-    params = {"head": {"kernel": jnp.ones((4, 2))}, "layers": {"0": {"kernel": jnp.ones((3, 4))}}}
+    params = {"head": {"kernel": jnp.ones((4, 2))}, "layers": {"0": {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}}}
     hyper = {"learning_rate": 0.1, "warmup_steps": 0.0, "total_steps": 10.0}
+    return optimizer_factory(Config().override(texts).check(), [0.2] * 5)(hyper).init(params)
 
-    def state(text):
-        config = Config().override([f"optimizer.buffered={text}"]).check()
-        return optimizer_factory(config, [0.2] * 5)(hyper).init(params)
 
-    shapes = [leaf.shape for leaf in jax.tree.leaves(state("head"))]
+def test_some_layers_have_buffers_and_a_layer_that_is_not_there_is_told():
+    shapes = [leaf.shape for leaf in jax.tree.leaves(state_with("optimizer.buffered=head"))]
     assert (5, 4, 2) in shapes
     assert (5, 3, 4) not in shapes
-    with pytest.raises(ConfigError, match=r"there is no layer 'layer/0'; the layers are head, layers/0"):
-        state("head,layer/0")
-    with pytest.raises(ConfigError, match=r"momentum.* has no buffers to choose"):
+    with pytest.raises(ConfigError, match=r"buffered: there is no layer 'layer/0'; the layers are head, layers/0"):
+        state_with("optimizer.buffered=head,layer/0")
+    with pytest.raises(ConfigError, match=r"momentum.* takes no buffered: leave optimizer.buffered unset"):
         Config().override(["optimizer.name=momentum", "optimizer.buffered=head"]).check()
+
+
+@pytest.mark.parametrize("name", ["muon", "discover_muon"])
+def test_some_layers_are_left_to_adam(name):
+    def shapes(*texts):
+        return Counter(leaf.shape for leaf in jax.tree.leaves(state_with(f"optimizer.name={name}", *texts)))
+
+    # Adam remembers two things of a parameter: what is more than without is what Muon does not look at.
+    assert shapes("optimizer.adam_layers=head") - shapes() == {(4, 2): 2}
+    assert shapes("optimizer.adam_layers=head,layers/0") - shapes() == {(4, 2): 2, (3, 4): 2}
+    with pytest.raises(ConfigError, match=r"adam_layers: there is no layer 'tail'; the layers are head, layers/0"):
+        shapes("optimizer.adam_layers=tail")
+    with pytest.raises(ConfigError, match=r"optimizer 'discover' takes no labels: leave optimizer.adam_layers unset"):
+        Config().override(["optimizer.adam_layers=head"]).check()

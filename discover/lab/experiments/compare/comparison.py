@@ -139,8 +139,9 @@ def _config(preset: Preset, optimizer: str, overrides: list[str]) -> Config:
 def override_own(config: Config, overrides: Iterable[str]) -> Config:
     """Applies what concerns the optimizer: ``--set optimizer.nu=0.5`` is for those that have a ν."""
     entry = config.optimizer.entry
-    every = {"buffered", *(name for other in OPTIMIZERS.values() for name in other.types)}
-    foreign = {f"optimizer.{name}" for name in every - {*entry.types, *entry.parameters}}
+    every = {name for other in OPTIMIZERS.values() for name in other.types} - set(entry.types)
+    every |= {key for key, argument in entry.by_layer.items() if argument not in entry.parameters}
+    foreign = {f"optimizer.{name}" for name in every}
     for text in overrides:
         changed = config.override([text])  # in any case: what cannot be is told
         config = config if text.partition("=")[0].strip() in foreign else changed

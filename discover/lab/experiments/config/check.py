@@ -60,8 +60,9 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     given = {"clusters": Clusters.uniform(1)} if entry.clustered else {}
     if optimizer.decay != "all" and "mask" not in entry.parameters:
         raise ConfigError(f"optimizer {entry.name!r} takes no mask, so that optimizer.decay must be all")
-    if optimizer.buffered is not None and "buffered" not in entry.parameters:
-        raise ConfigError(f"optimizer {entry.name!r} has no buffers to choose: leave optimizer.buffered unset")
+    for key, argument in entry.by_layer.items():
+        if getattr(optimizer, key) is not None and argument not in entry.parameters:
+            raise ConfigError(f"optimizer {entry.name!r} takes no {argument}: leave optimizer.{key} unset")
     try:
         entry.make(lambda step: optimizer.learning_rate, **given, **optimizer.arguments)
     except (TypeError, ValueError) as error:

@@ -155,6 +155,7 @@ class OptimizerConfig:
         exchange_dtype: in which gradients travel between devices; None: as they are. `bfloat16` halves those bytes.
         buffered: the layers that have a buffer for each cluster, as `discover diagnose` names them, separated by commas
             (`head,blocks/5`); the others share one momentum. None: all.
+        adam_layers: the layers whose matrices Muon leaves to Adam's step, named in the same way. None: none.
         arguments: what else the optimizer takes, keys of this section like the others: `beta`, `nu`, `weight_decay`,
             `l2`, `buffer_dtype` and so on, see its own page. Unset ones are at its defaults.
     """
@@ -165,6 +166,7 @@ class OptimizerConfig:
     clip_norm: float = 0.0
     exchange_dtype: Literal["float32", "bfloat16"] | None = None
     buffered: str | None = None
+    adam_layers: str | None = None
     arguments: Mapping[str, Argument] = field(default_factory=dict, hash=False)
 
     @property

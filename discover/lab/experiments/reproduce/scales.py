@@ -35,6 +35,9 @@ class Scale:
     paper_length: float  # the same for the runs of result k
     faster: float = 1.0  # how many times larger learning rates are than those of the small scale
     buffered: Mapping[str, str] = field(default_factory=dict)  # which layers have buffers, by what a row calls them
+    by_adam: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of text: which layers Muon leaves to Adam, in the same way
     others: Mapping[str, DataSet] = field(default_factory=dict)  # by name; one that is not here is stood in for
 
 
@@ -102,6 +105,7 @@ _SMALL = Scale(
     long_length=5.0,
     paper_length=4.0,
     others={"bible16": BIBLE, "pacs": PACS, "tiny-imagenet": TINY_IMAGENET},
+    by_adam={"head": "head", "embeddings": "bytes,places", "head and embeddings": "head,bytes,places"},
     buffered={
         "the head": "head,norm",
         "head and norms": f"head,norm,{_NORMS}",
@@ -156,5 +160,6 @@ SCALES: Mapping[str, Scale] = {
         long_length=2.0,
         paper_length=2.0,
         buffered={"the head": "head"},
+        by_adam={"head": "head"},
     ),
 }  # fmt: skip

@@ -223,7 +223,9 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> MakeOptimizer:
     if entry.clustered:
         options["clusters"] = discover.Clusters(probs)
     if settings.buffered is not None:
-        options["buffered"] = partial(_layers_called, settings.buffered.split(","))
+        options["buffered"] = partial(_layers_called, "buffered", settings.buffered.split(","))
+    if settings.adam_layers is not None:
+        options["labels"] = partial(_labels, settings.adam_layers.split(","))
     name = config.training.schedule
 
     def make(hyper: Hyper) -> optax.GradientTransformationExtraArgs:
@@ -234,7 +236,7 @@ def optimizer_factory(config: Config, probs: Sequence[float]) -> MakeOptimizer:
     return make
 
 
-def _layers_called(names: Sequence[str], params: Any) -> Any:
+def _layers_called(key: str, names: Sequence[str], params: Any) -> Any:
     """A mask of the parameters of these layers: `blocks/5` is that of `blocks/5/conv1/kernel`."""
     paths = [
         jax.tree_util.keystr(path, simple=True, separator="/")
@@ -243,9 +245,16 @@ def _layers_called(names: Sequence[str], params: Any) -> Any:
     for name in names:
         if not any(f"{path}/".startswith(f"{name}/") for path in paths):
             layers = sorted({path.rpartition("/")[0] or path for path in paths})
-            raise ConfigError(f"optimizer.buffered: there is no layer {name!r}; the layers are {', '.join(layers)}")
+            raise ConfigError(f"optimizer.{key}: there is no layer {name!r}; the layers are {', '.join(layers)}")
     chosen = [any(f"{path}/".startswith(f"{name}/") for name in names) for path in paths]
     return jax.tree.unflatten(jax.tree.structure(params), chosen)
+
+
+def _labels(names: Sequence[str], params: Any) -> Any:
+    """Muon's labels: "adam" for these layers, and for all that is no matrix."""
+    return jax.tree.map(
+        lambda named, p: "adam" if named or p.ndim < 2 else "muon", _layers_called("adam_layers", names, params), params
+    )
 
 
 def _fed_the_mean(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:

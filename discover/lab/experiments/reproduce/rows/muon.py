@@ -35,6 +35,7 @@ TEXT_RATES: Rates = {
     "muon": (0.0003, 0.001, 0.003),
     "discover_muon": (0.0003, 0.001, 0.003),
 }
+LANGUAGES: Mapping[str, Any] = {"data": "bible16", "clusters": "language", "groups": 1}
 
 
 def _muons(
@@ -70,6 +71,18 @@ def _damped_by_some(make: Maker) -> list[Row]:
     ]
 
 
+def _left_to_adam(make: Maker, layers: Mapping[str, str], rates: Rates, **setting: Any) -> list[Row]:
+    """Muon, alone and behind Discover, for all matrices, and with Adam's step for those of some layers."""
+    return [
+        make.row(name, where, hyperparameters=values, rates=rates[name], changes=changes, **setting)
+        for name, _, values in (MUONS[0], MUONS[2])
+        for where, changes in (
+            ("", {}),
+            *((f"{called} by Adam", {"optimizer.adam_layers": names}) for called, names in layers.items()),
+        )
+    ]
+
+
 def before_muon(make: Maker) -> list[Panel]:
     """The panels of result h."""
 
@@ -82,6 +95,8 @@ def before_muon(make: Maker) -> list[Panel]:
     noise = {"data.label_noise": 0.4}
     noisy = [*_muons(make, 1, changes=noise), *_muons(make, 8, changes=noise, others=())]
     turns = [row for number in (1, 2) for row in _muons(make, number, "balanced")]
+    head = _left_to_adam(make, {"head": "head"}, dict.fromkeys(MUON_NAMES, MUON_RATES[1]), groups=1)
+    layers = _left_to_adam(make, make.scale.by_adam, TEXT_RATES, **LANGUAGES)
     title = "Discover before Muon: accuracy by class-pure groups"
     return [
         make.panel("groups", title, [*groups, shuffled()], figure="groups", **seeds),
@@ -94,12 +109,15 @@ def before_muon(make: Maker) -> list[Panel]:
         make.panel("damping", "Damping by some of the clusters at a step", _damped_by_some(make), **seeds),
         make.panel("turns", "Classes in turn: Muon alone and behind Discover", turns, **seeds),
         make.panel("text", "One language a batch: held-out loss", languages(make), measure="loss", **seeds),
+        make.panel("head", "One class a batch: who moves the head", head, **seeds),
+        make.panel(
+            "text-layers", "One language a batch: who moves head and embeddings", layers, measure="loss", **seeds
+        ),
     ]
 
 
 def languages(make: Maker) -> list[Row]:
     """The next byte of a book in 16 languages, one of them a batch; Muon on shuffled batches as the control."""
-    setting: dict[str, Any] = {"data": "bible16", "clusters": "language", "groups": 1}
-    shuffled = make.shuffled("muon", hyperparameters=MUONS[2][2], rates=TEXT_RATES["muon"], **setting)
+    shuffled = make.shuffled("muon", hyperparameters=MUONS[2][2], rates=TEXT_RATES["muon"], **LANGUAGES)
     others = plain(name for name in TEXT_RATES if name not in MUON_NAMES)
-    return [*make.rows(MUONS, TEXT_RATES, **setting), shuffled, *make.rows(others, TEXT_RATES, **setting)]
+    return [*make.rows(MUONS, TEXT_RATES, **LANGUAGES), shuffled, *make.rows(others, TEXT_RATES, **LANGUAGES)]
