@@ -33,8 +33,9 @@ MAX_GROUPS = 16  # all groups' numbers are held in registers at once
 BLOCK = 512
 WARPS = 4
 LARGE = 2**22  # numbers of a parameter that has a kernel to itself
-MOST_TOGETHER = 8  # parameters in a kernel: its code grows with them, slowly at first
-MOST_ROWS = 16  # of 8-bit buffers, of all parameters in a kernel
+MOST_TOGETHER = 16  # parameters in a kernel
+MOST_ROWS = 64  # of all of them: the time to compile a kernel grows with these
+MOST_QUANTIZED_ROWS = 16  # of 8-bit buffers: with their square
 
 
 class _Refs(NamedTuple):
@@ -196,8 +197,9 @@ def update_in_kernels(
 
 
 def _most_together(one: Parameter) -> int:
-    """How many of its kind share a kernel. With codes and scales the time to compile one grows with the square."""
-    return max(1, min(MOST_TOGETHER, MOST_ROWS // len(one.grads))) if is_quantized(one.buffers) else MOST_TOGETHER
+    """How many of its kind share a kernel."""
+    rows = MOST_QUANTIZED_ROWS if is_quantized(one.buffers) else MOST_ROWS
+    return max(1, min(MOST_TOGETHER, rows // len(one.grads)))
 
 
 def _launch(
