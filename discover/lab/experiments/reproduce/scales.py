@@ -35,12 +35,11 @@ class Scale:
     paper_length: float  # the same for the runs of result k
     faster: float = 1.0  # how many times larger learning rates are than those of the small scale
     buffered: Mapping[str, str] = field(default_factory=dict)  # which layers have buffers, by what a row calls them
-    by_adam: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of text: which layers Muon leaves to Adam, in the same way
+    text_layers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what is other in some, by what it is
     others: Mapping[str, DataSet] = field(default_factory=dict)  # by name; one that is not here is stood in for
 
 
+HEAD_BY_ADAM = {"optimizer.adam_layers": "head"}
 BIBLE = DataSet(
     changes={
         "data.source": "text", "data.path": "bible16.tar.xz", "data.validation": 0.01,
@@ -105,7 +104,12 @@ _SMALL = Scale(
     long_length=5.0,
     paper_length=4.0,
     others={"bible16": BIBLE, "pacs": PACS, "tiny-imagenet": TINY_IMAGENET},
-    by_adam={"head": "head", "embeddings": "bytes,places", "head and embeddings": "head,bytes,places"},
+    text_layers={
+        "buffers in the blocks only": {"optimizer.buffered": "blocks"},
+        "head by Adam": HEAD_BY_ADAM,
+        "embeddings by Adam": {"optimizer.adam_layers": "bytes,places"},
+        "head and embeddings by Adam": {"optimizer.adam_layers": "head,bytes,places"},
+    },
     buffered={
         "the head": "head,norm",
         "head and norms": f"head,norm,{_NORMS}",
@@ -160,6 +164,6 @@ SCALES: Mapping[str, Scale] = {
         long_length=2.0,
         paper_length=2.0,
         buffered={"the head": "head"},
-        by_adam={"head": "head"},
+        text_layers={"head by Adam": HEAD_BY_ADAM, "buffers in the head only": {"optimizer.buffered": "head"}},
     ),
 }  # fmt: skip

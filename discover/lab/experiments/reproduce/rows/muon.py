@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from discover.lab.experiments.reproduce.panels import Maker, Panel, Rates, Row, plain, so_many
+from discover.lab.experiments.reproduce.scales import HEAD_BY_ADAM
+from discover.registry import OPTIMIZERS
 
 MUON_RATES = {1: (0.001, 0.002), 2: (0.002, 0.003), 4: (0.002, 0.003), 8: (0.002, 0.003)}
 """By the number of groups: the fewer, the noisier a step, the smaller the best rate."""
@@ -71,15 +73,13 @@ def _damped_by_some(make: Maker) -> list[Row]:
     ]
 
 
-def _left_to_adam(make: Maker, layers: Mapping[str, str], rates: Rates, **setting: Any) -> list[Row]:
-    """Muon, alone and behind Discover, for all matrices, and with Adam's step for those of some layers."""
+def _other_layers(make: Maker, layers: Mapping[str, Mapping[str, str]], rates: Rates, **setting: Any) -> list[Row]:
+    """Muon, alone and behind Discover, and with something other in some layers."""
     return [
-        make.row(name, where, hyperparameters=values, rates=rates[name], changes=changes, **setting)
+        make.row(name, what, hyperparameters=values, rates=rates[name], changes=changes, **setting)
         for name, _, values in (MUONS[0], MUONS[2])
-        for where, changes in (
-            ("", {}),
-            *((f"{called} by Adam", {"optimizer.adam_layers": names}) for called, names in layers.items()),
-        )
+        for what, changes in {"": {}, **layers}.items()
+        if OPTIMIZERS[name].clustered or "optimizer.buffered" not in changes
     ]
 
 
@@ -95,8 +95,8 @@ def before_muon(make: Maker) -> list[Panel]:
     noise = {"data.label_noise": 0.4}
     noisy = [*_muons(make, 1, changes=noise), *_muons(make, 8, changes=noise, others=())]
     turns = [row for number in (1, 2) for row in _muons(make, number, "balanced")]
-    head = _left_to_adam(make, {"head": "head"}, dict.fromkeys(MUON_NAMES, MUON_RATES[1]), groups=1)
-    layers = _left_to_adam(make, make.scale.by_adam, TEXT_RATES, **LANGUAGES)
+    head = _other_layers(make, {"head by Adam": HEAD_BY_ADAM}, dict.fromkeys(MUON_NAMES, MUON_RATES[1]), groups=1)
+    layers = _other_layers(make, make.scale.text_layers, TEXT_RATES, **LANGUAGES)
     title = "Discover before Muon: accuracy by class-pure groups"
     return [
         make.panel("groups", title, [*groups, shuffled()], figure="groups", **seeds),
@@ -110,9 +110,7 @@ def before_muon(make: Maker) -> list[Panel]:
         make.panel("turns", "Classes in turn: Muon alone and behind Discover", turns, **seeds),
         make.panel("text", "One language a batch: held-out loss", languages(make), measure="loss", **seeds),
         make.panel("head", "One class a batch: who moves the head", head, **seeds),
-        make.panel(
-            "text-layers", "One language a batch: who moves head and embeddings", layers, measure="loss", **seeds
-        ),
+        make.panel("text-layers", "One language a batch: head and embeddings", layers, measure="loss", **seeds),
     ]
 
 
