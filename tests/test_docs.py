@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import discover
-from discover.lab.experiments.diagnose.advice import MEASURED
+from discover.lab.experiments.diagnose.advice import MEASURED, ON_TEXT
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -78,6 +78,12 @@ def test_what_diagnose_says_was_measured_is_what_the_records_say(order, record, 
         "muon": percent(f"muon-{where}", f"muon-fresh {where}"),
         "damped": percent(f"discover_muon-damped {where}"),
     }
+
+
+def test_the_advice_on_text_is_that_of_its_record():
+    find = load_hook("records").row
+    losses = {name: find("results-h-text", name)["test_loss"]["mean"] for name in ON_TEXT}
+    assert {name: round(loss, 2) for name, loss in losses.items()} == ON_TEXT
 
 
 def test_every_figure_is_on_a_page():

@@ -99,6 +99,8 @@ def test_the_advice_follows_the_batches():
     assert "seen every 50 steps only" in what_to_do(row, 2, "random")[-1]
     assert len(what_to_do(row, 20, "balanced")) == 2
     assert [("Muon alone" in what_to_do(row, groups, "random")[2]) for groups in (1, 2, 4)] == [False, False, True]
+    assert ["discover_muon" in line for line in what_to_do(row, 1, "random", next_byte=True)] == [False, False, False]
+    assert "Muon alone 1.53" in what_to_do(row, 1, "random", next_byte=True)[-1]
     assert len(what_to_do(replace(row, verdict="leave"), 2, "random")) == 1
     assert what_to_do(row, 2, "shuffled") == []
 

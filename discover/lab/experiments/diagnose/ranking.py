@@ -137,7 +137,9 @@ def diagnose(
         "layers": layers,
         "measured": _as_drawn(work, grams["warm-up"]),
         "summary": _summary(rows, _chosen(config, work)) + _about_composition(batches, candidates),
-        "next": what_to_do(_first(rows, _chosen(config, work)), batches.groups, batches.composition),
+        "next": what_to_do(
+            _first(rows, _chosen(config, work)), batches.groups, batches.composition, next_byte=dataset.next_byte
+        ),
     }
     return Diagnosis(rows, facts)
 
