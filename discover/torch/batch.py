@@ -100,4 +100,4 @@ def wide(grad: Tensor) -> Tensor:
 
 def wide_dtype(tensor: Tensor) -> torch.dtype:
     """float32, or the tensor's dtype where that is wider."""
-    return torch.promote_types(tensor.dtype, torch.float32)
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from discover.torch.adamw import adam, adam_memory
+from discover.torch.adamw import MOMENTS, adam, adam_memory
 from discover.torch.clusters import ClustersLike
 from discover.torch.optimizer import ClusterOptimizer
 from discover.torch.part import Memory
@@ -55,6 +55,7 @@ class DiscoverMuon(ClusterOptimizer):
     """
 
     numbers = ("beta2", "eps", "orthogonal", "matrix_dtype")
+    moments = MOMENTS
 
     def __init__(
         self,

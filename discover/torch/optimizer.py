@@ -27,6 +27,8 @@ class ClusterOptimizer(Optimizer):
 
     numbers: tuple[str, ...] = ()
     """The options that `transform` takes."""
+    moments: tuple[str, ...] = ()
+    """What `transform` may remember of a parameter."""
 
     def __init__(
         self, params: ParamsT, clusters: ClustersLike, ranks: str, skip_nonfinite: bool, options: dict[str, Any]
@@ -232,7 +234,7 @@ class ClusterOptimizer(Optimizer):
             buffers=[[state[_key(name)] for name in everyone] for state in states],
             places=places,
             transform=self.transform,
-            memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],
+            memory=[{key: state[key] for key in self.moments if key in state} for state in states],
             options={name: group[name] for name in self.numbers},
             lr=number(group["lr"]),
             decay=group["weight_decay"],
