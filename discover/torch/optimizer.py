@@ -33,12 +33,17 @@ class ClusterOptimizer(Optimizer):
     def __init__(
         self, params: ParamsT, clusters: ClustersLike, ranks: str, skip_nonfinite: bool, options: dict[str, Any]
     ):
-        self.clusters, self.probs = names_and_probs(clusters)
+        names, self.probs = names_and_probs(clusters)
         self.ranks = check_choice("ranks", ranks, processes.RANKS)
         self.skip_nonfinite = check_choice("skip_nonfinite", skip_nonfinite, (False, True))
         self._batch = Batch()
         self._comparisons = processes.Comparisons()
-        super().__init__(params, {**options, "clusters": self.clusters, **COUNTED})
+        super().__init__(params, {**options, "clusters": names, **COUNTED})
+
+    @property
+    def clusters(self) -> tuple[Name, ...]:
+        """The names of all clusters, in the order of `probs`."""
+        return self.defaults["clusters"]
 
     @property
     def cluster(self) -> Name | None:
@@ -145,7 +150,8 @@ class ClusterOptimizer(Optimizer):
         super().load_state_dict({**state_dict, "state": {}})
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         # In the order of the state, so that sums over clusters are rounded in the same way.
-        probs, self.clusters = dict(zip(self.clusters, self.probs)), tuple(self.param_groups[0]["clusters"])
+        probs = dict(zip(self.clusters, self.probs))
+        self.defaults["clusters"] = tuple(self.param_groups[0]["clusters"])
         self.probs = tuple(probs[name] for name in self.clusters)
         for group in self.param_groups:
             group["clusters"] = self.clusters
@@ -155,7 +161,7 @@ class ClusterOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._wait_for_copies()
-        own = {name: getattr(self, name) for name in ("clusters", "probs", "ranks", "skip_nonfinite")}
+        own = {name: getattr(self, name) for name in ("probs", "ranks", "skip_nonfinite")}
         return {**super().__getstate__(), **own}  # pyright: ignore[reportAttributeAccessIssue]
 
     def __setstate__(self, state: dict[str, Any]) -> None:

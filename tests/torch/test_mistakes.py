@@ -45,6 +45,13 @@ def test_numbers_of_all_kinds_name_a_cluster():
         opt.cluster = 30
 
 
+def test_the_clusters_cannot_be_set_in_place_of_the_cluster():
+    opt = Discover(model().parameters(), 0.01, NAMES)
+    with pytest.raises(AttributeError, match="clusters"):
+        opt.clusters = "qa"
+    assert opt.clusters == tuple(NAMES)
+
+
 def test_cluster_and_groups_do_not_mix():
     net = model()
     opt = Discover(net.parameters(), 0.01, NAMES)
