@@ -98,7 +98,8 @@ class DiscoverMuon(ClusterOptimizer):
             for number, one in zip(matrices, made):
                 update[number] = one
         if vectors:
-            made = adam([direction[n] for n in vectors], [memory[n] for n in vectors], 0.0, *_two(options))
+            beta2, eps = options["beta2"], options["eps"]
+            made = adam([direction[n] for n in vectors], [memory[n] for n in vectors], 0.0, beta2, eps)
             torch._foreach_mul_(made, SIZE)
             for number, one in zip(vectors, made):
                 update[number] = one
@@ -143,10 +144,6 @@ def _newton_schulz(x: Tensor, eps: float) -> Tensor:
 
 def _is_matrix(tensor: Tensor, options: dict[str, Any]) -> bool:
     return tensor.ndim > 1 and options["orthogonal"]
-
-
-def _two(options: dict[str, Any]) -> tuple[float, float]:
-    return options["beta2"], options["eps"]
 
 
 def _whole(tensor: Any) -> Tensor:
