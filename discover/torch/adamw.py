@@ -11,6 +11,9 @@ from discover.torch.clusters import ClustersLike
 from discover.torch.optimizer import ClusterOptimizer
 from discover.torch.part import Memory
 
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What Adam may remember of a parameter."""
+
 
 class DiscoverAdamW(ClusterOptimizer):
     r"""Adam on the direction of Discover, with decoupled weight decay. `discover.discover_adam` for PyTorch.
@@ -38,6 +41,7 @@ class DiscoverAdamW(ClusterOptimizer):
     """
 
     numbers = ("beta1", "beta2", "eps")
+    moments = MOMENTS
 
     def __init__(
         self,

@@ -24,8 +24,10 @@ class Batch:
     cluster: Name | None = None  # of the whole batch
     groups: dict[Name, Seen] = field(default_factory=dict)  # or of its parts, with sums in place of means
     left_out: bool = False  # whether there was more, which does not count
-    named_last: bool = False  # whether gradients were there when the cluster was named
+    mixed: Name | None = None  # another cluster, whose gradients are among these
+    named_last: bool = False  # whether its gradients were there when the cluster was named
     gone: bool = False  # whether those are
+    spent: bool = False  # whether a step was taken with the gradients that are there
 
     @property
     def of_one_cluster(self) -> bool:
@@ -39,18 +41,15 @@ class Batch:
           cluster: the cluster; None: it is not known.
           there: whether there are gradients already.
         """
-        if there and not self.gone and None not in (cluster, self.cluster) and cluster != self.cluster:
-            warnings.warn(
-                f"the cluster is {cluster!r} now, and there are gradients of {self.cluster!r} of which no step was "
-                f"taken: both will count as {cluster!r}. With gradient accumulation over several clusters call "
-                "`opt.collect(name)` after each backward()",
-                stacklevel=3,
-            )
-        self.cluster, self.named_last, self.gone = cluster, there, False
+        if not there:
+            self.mixed = None
+        elif not self.gone and None not in (cluster, self.cluster) and cluster != self.cluster:
+            self.mixed = self.cluster
+        self.cluster, self.named_last, self.gone = cluster, there and not self.spent, False
 
     def gradients_are_gone(self) -> None:
         """Of a step that was skipped, as a GradScaler does, the cluster may be left."""
-        self.gone = self.named_last
+        self.gone, self.spent, self.mixed = self.named_last, False, None
 
     def add(self, name: Name, size: float, grads: dict[Tensor, Tensor]) -> None:
         """One more group: its gradients are copied, as whoever made them may use their memory again."""
@@ -83,7 +82,13 @@ class Batch:
             )
         if cluster is None and grads:
             raise RuntimeError("there are gradients of no group: call `opt.collect(name)` after each backward()")
-        self.cluster, self.groups, self.left_out = None, {}, False
+        if cluster is not None and self.mixed is not None:
+            warnings.warn(
+                f"gradients of {self.mixed!r} count as {cluster!r}: no step was taken in between. With gradient "
+                "accumulation over several clusters call `opt.collect(name)` after each backward()",
+                stacklevel=2,
+            )
+        self.cluster, self.groups, self.left_out, self.mixed, self.spent = None, {}, False, None, True
         if cluster is not None:
             return {cluster: Seen(1, dict(zip(grads, map(wide, grads.values()))))}
         means = {}
@@ -100,4 +105,4 @@ def wide(grad: Tensor) -> Tensor:
 
 def wide_dtype(tensor: Tensor) -> torch.dtype:
     """float32, or the tensor's dtype where that is wider."""
-    return torch.promote_types(tensor.dtype, torch.float32)
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from discover.torch.adamw import adam, adam_memory
+from discover.torch.adamw import MOMENTS, adam, adam_memory
 from discover.torch.clusters import ClustersLike
 from discover.torch.optimizer import ClusterOptimizer
 from discover.torch.part import Memory
@@ -55,6 +55,7 @@ class DiscoverMuon(ClusterOptimizer):
     """
 
     numbers = ("beta2", "eps", "orthogonal", "matrix_dtype")
+    moments = MOMENTS
 
     def __init__(
         self,
@@ -97,7 +98,8 @@ class DiscoverMuon(ClusterOptimizer):
             for number, one in zip(matrices, made):
                 update[number] = one
         if vectors:
-            made = adam([direction[n] for n in vectors], [memory[n] for n in vectors], 0.0, *_two(options))
+            beta2, eps = options["beta2"], options["eps"]
+            made = adam([direction[n] for n in vectors], [memory[n] for n in vectors], 0.0, beta2, eps)
             torch._foreach_mul_(made, SIZE)
             for number, one in zip(vectors, made):
                 update[number] = one
@@ -142,10 +144,6 @@ def _newton_schulz(x: Tensor, eps: float) -> Tensor:
 
 def _is_matrix(tensor: Tensor, options: dict[str, Any]) -> bool:
     return tensor.ndim > 1 and options["orthogonal"]
-
-
-def _two(options: dict[str, Any]) -> tuple[float, float]:
-    return options["beta2"], options["eps"]
 
 
 def _whole(tensor: Any) -> Tensor:

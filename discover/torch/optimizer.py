@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from discover.torch import ranks as processes
-from discover.torch.batch import Batch, Seen, wide_dtype
+from discover.torch.batch import Batch, Seen
 from discover.torch.checks import check_choice, check_group, check_size, dense, is_sharded, listed
 from discover.torch.clusters import ClustersLike, Name, known, names_and_probs
 from discover.torch.damping import places_of
@@ -17,6 +17,7 @@ from discover.torch.finite import all_finite
 from discover.torch.part import Memory, Part, take
 from discover.torch.ranks import Together
 from discover.torch.rule import AFRESH, Number, Visit, rate_of, sum_afresh
+from discover.torch.state import key_of, new_state, placed
 
 COUNTED = {"steps": 0, "skipped": 0}
 """What is counted in every parameter group, so that it is in a `state_dict`."""
@@ -27,16 +28,23 @@ class ClusterOptimizer(Optimizer):
 
     numbers: tuple[str, ...] = ()
     """The options that `transform` takes."""
+    moments: tuple[str, ...] = ()
+    """What `transform` may remember of a parameter."""
 
     def __init__(
         self, params: ParamsT, clusters: ClustersLike, ranks: str, skip_nonfinite: bool, options: dict[str, Any]
     ):
-        self.clusters, self.probs = names_and_probs(clusters)
+        names, self.probs = names_and_probs(clusters)
         self.ranks = check_choice("ranks", ranks, processes.RANKS)
         self.skip_nonfinite = check_choice("skip_nonfinite", skip_nonfinite, (False, True))
         self._batch = Batch()
         self._comparisons = processes.Comparisons()
-        super().__init__(params, {**options, "clusters": self.clusters, **COUNTED})
+        super().__init__(params, {**options, "clusters": names, **COUNTED})
+
+    @property
+    def clusters(self) -> tuple[Name, ...]:
+        """The names of all clusters, in the order of `probs`."""
+        return self.defaults["clusters"]
 
     @property
     def cluster(self) -> Name | None:
@@ -143,17 +151,18 @@ class ClusterOptimizer(Optimizer):
         super().load_state_dict({**state_dict, "state": {}})
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         # In the order of the state, so that sums over clusters are rounded in the same way.
-        probs, self.clusters = dict(zip(self.clusters, self.probs)), tuple(self.param_groups[0]["clusters"])
+        probs = dict(zip(self.clusters, self.probs))
+        self.defaults["clusters"] = tuple(self.param_groups[0]["clusters"])
         self.probs = tuple(probs[name] for name in self.clusters)
         for group in self.param_groups:
             group["clusters"] = self.clusters
             for p, key in zip(group["params"], saved):
                 if key in state_dict["state"]:
-                    self.state[p] = self._placed(p, group, state_dict["state"][key])
+                    self.state[p] = placed(state_dict["state"][key], p, self._own(p), group)
 
     def __getstate__(self) -> dict[str, Any]:
         self._wait_for_copies()
-        own = {name: getattr(self, name) for name in ("clusters", "probs", "ranks", "skip_nonfinite")}
+        own = {name: getattr(self, name) for name in ("probs", "ranks", "skip_nonfinite")}
         return {**super().__getstate__(), **own}  # pyright: ignore[reportAttributeAccessIssue]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -198,7 +207,7 @@ class ClusterOptimizer(Optimizer):
             if group["steps"] and group["steps"] % AFRESH == 0:
                 for params in _alike([p for p in group["params"] if p in self.state]):
                     states = [self.state[p] for p in params]
-                    buffers = [[state[_key(name)] for state in states] for name in self.clusters]
+                    buffers = [[state[key_of(name)] for state in states] for name in self.clusters]
                     sum_afresh([state["mean"] for state in states], buffers, self.probs)
             group["steps"] += 1
 
@@ -212,7 +221,7 @@ class ClusterOptimizer(Optimizer):
             share = together.sizes[name] / total
             rate = rate_of(group["rate"], beta, share, probs[name])
             numbers = ((1 - group["nu"] * beta) * share, probs[name], rate)
-            visits.append(Visit(grads, [state[_key(name)] for state in states], *map(number, numbers)))
+            visits.append(Visit(grads, [state[key_of(name)] for state in states], *map(number, numbers)))
         dtype, device = states[0]["mean"].dtype, states[0]["mean"].device
         everyone, places = [], []  # whom damping looks at, and where
         if group["damping"] is not None and len(self.clusters) > 1:
@@ -229,10 +238,10 @@ class ClusterOptimizer(Optimizer):
             damping=group["damping"],
             # `non_blocking`, as it would wait for the GPU otherwise
             probs=torch.tensor([probs[name] for name in everyone], dtype=dtype).to(device, non_blocking=True),
-            buffers=[[state[_key(name)] for name in everyone] for state in states],
+            buffers=[[state[key_of(name)] for name in everyone] for state in states],
             places=places,
             transform=self.transform,
-            memory=[{key: state[key] for key in state if key != "mean" and not _is_buffer(key)} for state in states],
+            memory=[{key: state[key] for key in self.moments if key in state} for state in states],
             options={name: group[name] for name in self.numbers},
             lr=number(group["lr"]),
             decay=group["weight_decay"],
@@ -242,31 +251,13 @@ class ClusterOptimizer(Optimizer):
     def _state_of(self, p: Tensor, group: dict[str, Any]) -> Memory:
         state = self.state[p]
         if not state:
-            like = processes.slice_of(p) if self.ranks == "exchange" else p
-            dtype = group["buffer_dtype"] or wide_dtype(p)
-            place: dict[str, Any] = {"device": "cpu", "pin_memory": p.is_cuda} if group["buffers"] == "cpu" else {}
-            state["mean"] = torch.zeros_like(like, dtype=wide_dtype(p))
-            state.update({_key(name): torch.zeros_like(like, dtype=dtype, **place) for name in self.clusters})
+            state.update(new_state(p, self._own(p), self.clusters, group))
             state.update(self.new_memory(p, group))
         return state
 
-    def _placed(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> Memory:
-        """A copy of what was saved for a parameter, each tensor where it belongs."""
-        like = processes.slice_of(p) if self.ranks == "exchange" else p
-        if saved["mean"].shape != like.shape:
-            raise ValueError(
-                f"the state has {tuple(saved['mean'].shape)} where {tuple(like.shape)} is needed for a parameter of "
-                f"shape {tuple(p.shape)}: it is of another model, or of another number of processes that exchange"
-            )
-        placed = {}
-        for key, value in saved.items():
-            on_host = key == "step" or (_is_buffer(key) and group["buffers"] == "cpu")
-            narrow = group["buffer_dtype"] if _is_buffer(key) else None
-            dtype = value.dtype if key == "step" else narrow or wide_dtype(p)
-            placed[key] = value.detach().to("cpu" if on_host else p.device, dtype, copy=True)
-            if on_host and p.is_cuda and key != "step":
-                placed[key] = placed[key].pin_memory()
-        return placed
+    def _own(self, p: Tensor) -> Tensor:
+        """A tensor like what this process remembers of a parameter."""
+        return processes.slice_of(p) if self.ranks == "exchange" else p
 
     def _params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -294,12 +285,3 @@ def _itself(number: Number) -> Number:
 
 def _in_tensor(number: Number) -> Number:
     return number if isinstance(number, Tensor) else torch.tensor(number, dtype=torch.float64)
-
-
-def _key(name: Name) -> str:
-    """A cluster's buffer in a parameter's state: one tensor of the parameter's shape, so that FSDP can shard it."""
-    return f"buffer:{name}"
-
-
-def _is_buffer(key: str) -> bool:
-    return key.startswith("buffer:")

@@ -57,7 +57,7 @@ def advance(means: list[Tensor], visits: list[Visit]) -> list[Tensor]:
         direction = plus(direction, innovation, weight)
         # What is not finite reaches the step, and no buffer: p_n times NaN would bring it to all clusters.
         zero_where_not_finite_(innovation)
-        if buffers[0].dtype == means[0].dtype and buffers[0].device == means[0].device:
+        if old is buffers:
             plus_(buffers, innovation, rate)
             plus_(means, innovation, prob * rate)
         else:
@@ -84,7 +84,9 @@ def sum_afresh(means: list[Tensor], buffers: Sequence[list[Tensor]], probs: Sequ
 
 
 def _beside(means: list[Tensor], buffers: list[Tensor]) -> list[Tensor]:
-    """Buffers in ḡ's dtype and memory: themselves, where they are so already."""
+    """Buffers in ḡ's dtype and memory: the list itself, where they are so already."""
+    if (buffers[0].dtype, buffers[0].device) == (means[0].dtype, means[0].device):
+        return buffers
     return [g.to(mean.device, mean.dtype, non_blocking=True) for g, mean in zip(buffers, means)]
 
 

@@ -71,6 +71,9 @@ def test_schedulers_move_the_learning_rate(lr):
 
     train(net, opt, range(6), after)
     assert rates[0] < rates[2] > rates[-1]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(opt, 0.3, total_steps=6, cycle_momentum=False)
+    train(net, opt, range(6), after)
+    assert max(rates) > 0.2
 
 
 def test_a_learning_rate_in_a_tensor_makes_the_same_steps():

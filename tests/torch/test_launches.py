@@ -107,6 +107,38 @@ def test_what_damping_by_ten_clusters_adds_in_the_network_whose_speed_was_measur
     assert round(damped_launches - launches) <= 6
 
 
+class Watched(dict):
+    """Notes what is read of it by name; to look through all of it is an error."""
+
+    def __init__(self, given):
+        super().__init__(given)
+        self.read = []
+
+    def __getitem__(self, key):
+        self.read.append(key)
+        return super().__getitem__(key)
+
+    def __iter__(self):
+        raise AssertionError("all of it was looked through")
+
+    keys = values = items = __iter__
+
+
+@KINDS
+def test_a_step_looks_at_no_more_of_its_memory_where_there_are_more_clusters(kind):
+    found = []
+    for clusters in (2, 50):
+        p = torch.nn.Parameter(torch.ones(4))
+        opt = OURS[kind]([p], 0.1, clusters)
+        for n in range(2):
+            p.grad = torch.ones(4)
+            opt.cluster = n
+            opt.step()
+            opt.state[p] = Watched(opt.state[p]) if n == 0 else opt.state[p]
+        found.append(opt.state[p].read)
+    assert found[0] == found[1] != []
+
+
 @pytest.mark.parametrize("options", [{}, {"damping": 0.1}, {"buffer_dtype": torch.bfloat16}, {"lr": torch.tensor(0.1)}])
 @KINDS
 def test_a_step_never_waits_for_the_device(kind, options):

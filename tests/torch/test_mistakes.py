@@ -45,6 +45,13 @@ def test_numbers_of_all_kinds_name_a_cluster():
         opt.cluster = 30
 
 
+def test_the_clusters_cannot_be_set_in_place_of_the_cluster():
+    opt = Discover(model().parameters(), 0.01, NAMES)
+    with pytest.raises(AttributeError, match="clusters"):
+        opt.clusters = "qa"
+    assert opt.clusters == tuple(NAMES)
+
+
 def test_cluster_and_groups_do_not_mix():
     net = model()
     opt = Discover(net.parameters(), 0.01, NAMES)
@@ -158,15 +165,36 @@ def test_gradients_of_several_clusters_that_would_count_as_one_are_noticed(first
     opt = Discover(net.parameters(), 0.01, NAMES)
     for name in ("qa", "qa"):  # one cluster, accumulated
         batch(name)
-    with pytest.warns(UserWarning, match=r"is 'nli' now, and there are gradients of 'qa' .* `opt\.collect"):
-        batch("nli")
-    opt.step()
+    batch("nli")
+    with pytest.warns(UserWarning, match=r"gradients of 'qa' count as 'nli': no step was taken .* `opt\.collect"):
+        opt.step()
     opt.zero_grad()
     for name in ("qa", "nli", "news"):  # steps that a GradScaler skips
         batch(name)
         opt.zero_grad()
     batch("qa")
     opt.step()
+
+
+def test_they_are_noticed_where_a_closure_clears_the_last_steps_gradients():
+    """Lightning's order: the cluster, zero_grad unless it accumulates, backward."""
+
+    def batch(name, accumulated=False):
+        opt.cluster = name
+        if not accumulated:
+            opt.zero_grad()
+        loss_of(net, 0).backward()
+
+    net = model()
+    opt = Discover(net.parameters(), 0.01, NAMES)
+    for _ in range(2):
+        batch("qa")
+        batch("nli", accumulated=True)
+        with pytest.warns(UserWarning, match="gradients of 'qa' count as 'nli'"):
+            opt.step()
+        for name in ("news", "qa"):  # a step that a GradScaler skips, and one that is taken
+            batch(name)
+        opt.step()
 
 
 @pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), "8", None])
