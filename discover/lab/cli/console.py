@@ -173,10 +173,17 @@ def progress_columns(width: int) -> tuple[ProgressColumn, ...]:
 class Watcher:
     """Shows one run: loss, accuracy, steps per second, time left; a ``training.progress.Progress``, without jax."""
 
-    def __init__(self, bars: Bars | None, name: str, status: str = "[dim]compiling[/dim]"):
+    def __init__(
+        self,
+        bars: Bars | None,
+        name: str,
+        status: str = "[dim]compiling[/dim]",
+        after: Watcher | None = None,
+    ):
         self._bars, self._name = bars, printable(name)
         self._task: Any = None
-        self._told, self._total = time.monotonic(), 0
+        # Many short runs, one after the other, are not silent together.
+        self._told, self._total = time.monotonic() if after is None else after._told, 0
         self._validation: float | None = None
         if bars is not None:
             self._task = bars.add_task(self._name, total=None, status=status, completed=0)

@@ -27,6 +27,8 @@ UNEVEN = 100
 """Times 1, or the smallest spread of a feature, from which on the largest is worth a word."""
 MANY_CLASSES = 50
 """Up to so many are never too many."""
+FEW_EXAMPLES = 5
+"""Of each class, on the average: of many classes with fewer nothing is learned."""
 
 
 def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, tuple[str, ...]]:
@@ -120,11 +122,12 @@ def suitable(dataset: Dataset, slow: bool, steps: int | None = None) -> dict[str
 
 
 def _check_classes(dataset: Dataset) -> None:
-    """Raises where most classes have one example: that is no label, and the network would have an output for each."""
+    """Raises where there are few examples of each class, as of measurements: each would be an output of the network."""
     count = len(dataset.train) + len(dataset.test) + len(dataset.validation or ())
-    if dataset.num_classes > MANY_CLASSES and dataset.num_classes > count / 2 and not dataset.next_byte:
-        told = f"{dataset.name} has {dataset.num_classes:,} classes for {count:,} examples, too few to learn from"
-        raise DataError(told, label="COLUMN")
+    classes = dataset.num_classes
+    if classes > MANY_CLASSES and count < FEW_EXAMPLES * classes and not dataset.next_byte:
+        told = f"{dataset.name} has {classes:,} classes for {count:,} examples, too few to learn from"
+        raise DataError(f"{told} (measurements are no classes)", label="COLUMN")
 
 
 def _oddities(config: Config, dataset: Dataset, clustering: Clustering) -> list[str]:
