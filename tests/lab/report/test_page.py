@@ -67,6 +67,10 @@ def test_on_a_phone_the_accuracy_is_in_sight_and_nothing_but_tables_is_wider(bro
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    told = "one => [one.scrollWidth > one.clientWidth, getComputedStyle(one, '::after').content !== 'none']"
+    tables = [table.evaluate(told) for table in page.locator(".scroll").all()]
+    assert all(wider == hinted for wider, hinted in tables)  # a swipe is offered where there is something to see
+    assert {True, False} <= {wider for wider, _ in tables}
     page.close()
 
 
