@@ -89,6 +89,18 @@ def test_dark_mode_follows_the_system_and_can_be_read(browser, page_path):
     page.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_no_word_of_a_chart_is_cut_off(browser, page_path, scheme):
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 390, "height": 844})
+    page.goto(page_path.as_uri())
+    page.evaluate("async () => { await window.report.ready }")
+    edge = "one => [one.getBoundingClientRect().right, one.closest('.chart').getBoundingClientRect().right]"
+    ends = [word.evaluate(edge) for word in page.locator(".chart svg text").all()]
+    assert len(ends) > 20
+    assert all(word <= chart for word, chart in ends)
+    page.close()
+
+
 def test_the_page_says_how_each_cluster_fares_and_each_variant_against_its_baseline(report):
     page = render_page(report, interactive=False)
     assert ">By cluster<" in page
