@@ -175,4 +175,5 @@ def describe_examples(dataset: Dataset) -> str:
     if dataset.train.text:
         return f"{count:,} texts of at most {shape[0]} bytes, {dataset.num_classes} classes"
     kind = f"pictures of {shape[1]}×{shape[0]}" if len(shape) == 3 else f"rows of {shape[0]} numbers"
+    kind = kind.removesuffix("s") if shape == (1,) else kind
     return f"{count:,} {kind}, {dataset.num_classes} classes"
