@@ -188,10 +188,11 @@ def test_without_a_terminal_a_line_of_progress_comes_at_intervals(capsys, monkey
     monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
     watcher = console.Watcher(None, "1/2 Discover ")
     watcher.start(step=0, total_steps=100, members=3)
-    for step in (10, 20, 30):
+    for step in (20, 30):
         watcher.advance(step=step, loss=1.5, accuracy=0.25, steps_per_second=0.5)
-    said = "1/2 Discover: step 20 of 100, loss 1.500, accuracy 25.0 %, 3 minutes to go"
-    assert capsys.readouterr().err.splitlines() == [said]
+    watcher.start(step=30, total_steps=100, members=3)
+    said = ["step 20 of 100, loss 1.500, accuracy 25.0 %, 3 minutes to go", "compiling"]
+    assert capsys.readouterr().err.splitlines() == [f"1/2 Discover: {line}" for line in said]
 
 
 def test_many_short_runs_are_not_silent_together(capsys, monkeypatch):
