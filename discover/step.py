@@ -29,8 +29,9 @@ def take_step(
     such as `optax.chain`, takes the ordinary way.
 
     Raises:
-      ValueError: if an update has another shape than its parameter. A bare `optax.masked` does that: it hands the
-        gradients of the other parameters on with their group axis.
+      ValueError: if an update has another shape than its parameter. An optimizer of optax without `mean_over_groups`
+        in front does that, and a bare `optax.masked`: it hands the gradients of the other parameters on with their
+        group axis.
 
     Example:
       >>> import discover
@@ -52,8 +53,8 @@ def take_step(
     for update, param in zip(jax.tree.leaves(answer), jax.tree.leaves(params), strict=True):
         if jnp.shape(update) != jnp.shape(param):
             raise ValueError(
-                f"an update of shape {jnp.shape(update)} for a parameter of shape {jnp.shape(param)}: optax.masked "
-                "leaves the other gradients with their group axis; use optax.partition, and give the other parameters "
-                "discover.freeze() or another optimizer of this library"
+                f"an update of shape {jnp.shape(update)} for a parameter of shape {jnp.shape(param)}: its gradients "
+                "kept their group axis; put discover.mean_over_groups() in front of an optimizer of optax, or "
+                "discover.freeze() in its place, in an optax.partition (optax.masked leaves the other gradients alone)"
             )
     return optax.apply_updates(params, answer), state

@@ -79,7 +79,8 @@ def _train(comparison: Any, directory: Path, overwrite: bool, loaded: Any) -> di
         def watch(entry: Any, number: int, total: int) -> Watcher:
             if watchers:  # an entry that was read back from an earlier call tells its watcher nothing
                 watchers[-1].finish(status="finished")
-            watchers.append(Watcher(bars, f"{number + 1}/{total} {series_name(entry.label):<{width}}"))
+            name = f"{number + 1}/{total} {series_name(entry.label):<{width}}"
+            watchers.append(Watcher(bars, name, after=watchers[-1] if watchers else None))
             return watchers[-1]
 
         timing: list[Watcher] = []

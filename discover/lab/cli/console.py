@@ -173,10 +173,17 @@ def progress_columns(width: int) -> tuple[ProgressColumn, ...]:
 class Watcher:
     """Shows one run: loss, accuracy, steps per second, time left; a ``training.progress.Progress``, without jax."""
 
-    def __init__(self, bars: Bars | None, name: str, status: str = "[dim]compiling[/dim]"):
+    def __init__(
+        self,
+        bars: Bars | None,
+        name: str,
+        status: str = "[dim]compiling[/dim]",
+        after: Watcher | None = None,
+    ):
         self._bars, self._name = bars, printable(name)
         self._task: Any = None
-        self._told, self._total = time.monotonic(), 0
+        # Many short runs, one after the other, are not silent together.
+        self._told, self._total = time.monotonic() if after is None else after._told, 0
         self._validation: float | None = None
         if bars is not None:
             self._task = bars.add_task(self._name, total=None, status=status, completed=0)
@@ -186,6 +193,8 @@ class Watcher:
         if self._bars is not None:
             note = f"[dim]compiling ({members} networks at once)[/dim]" if members > 1 else "[dim]compiling[/dim]"
             self._bars.update(self._task, total=total_steps, completed=step, status=note)
+        elif self._due():
+            say(f"{self._name.strip()}: compiling")
 
     def advance(self, *, step: int, loss: float, accuracy: float, steps_per_second: float) -> None:
         if self._bars is not None:
@@ -197,11 +206,17 @@ class Watcher:
                     shown += f"  val {100 * self._validation:5.1f}%"
                 shown += f"  {steps_per_second:,.0f} steps/s"
             self._bars.update(self._task, completed=step, status=shown)
-        elif time.monotonic() - self._told >= BETWEEN_LINES:
-            self._told = time.monotonic()
+        elif self._due():
             left = (self._total - step) / steps_per_second if steps_per_second else 0
             done = f"step {step} of {self._total}, loss {loss:.3f}, accuracy {100 * accuracy:.1f} %"
             say(f"{self._name.strip()}: {done}, {spoken(left)} to go")
+
+    def _due(self) -> bool:
+        """Whether it is time for another line, which is then counted as said."""
+        now = time.monotonic()
+        due = now - self._told >= BETWEEN_LINES
+        self._told = now if due else self._told
+        return due
 
     def evaluated(self, *, step: int, split: str, loss: float, accuracy: float) -> None:
         if split == "validation":

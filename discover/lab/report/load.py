@@ -22,6 +22,7 @@ from discover.lab.records import (
     read_object,
     spread,
 )
+from discover.lab.report.style import series_name
 
 COMPARISON = "comparison.json"
 
@@ -162,7 +163,8 @@ def load_report(directory: str | Path) -> Report:
         return Report(title=title, directory=directory, runs=tuple(runs), comparison=comparison)
     if (directory / METRICS).is_file():
         run = load_run(directory)
-        return Report(title=f"Run: {run.label}", directory=directory, runs=(run,))
+        data = run.config.get("name") or directory.resolve().name
+        return Report(title=f"{series_name(run.label)} on {data}", directory=directory, runs=(run,))
     found = sorted(path.parent for path in directory.glob("*/" + METRICS))
     if not found:
         raise RecordsError(f"no records in {directory}: expected {COMPARISON}, or {METRICS} there or one folder down")

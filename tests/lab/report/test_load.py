@@ -55,6 +55,7 @@ def test_one_run_and_a_folder_of_runs_are_reports_too(tmp_path):
     final = write_run(tmp_path / "momentum", "momentum")
     write_run(tmp_path / "discover", "discover")
     one = load_report(tmp_path / "momentum")
+    assert one.title == "Momentum on momentum"  # its folder, where the record does not say what it was trained on
     assert [run.label for run in one.runs] == ["momentum"]
     assert one.rows[0]["test_accuracy"]["values"] == final
     assert [run.label for run in load_report(tmp_path).runs] == ["discover", "momentum"]

@@ -67,6 +67,10 @@ def test_on_a_phone_the_accuracy_is_in_sight_and_nothing_but_tables_is_wider(bro
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    told = "one => [one.scrollWidth > one.clientWidth, getComputedStyle(one, '::after').content !== 'none']"
+    tables = [table.evaluate(told) for table in page.locator(".scroll").all()]
+    assert all(wider == hinted for wider, hinted in tables)  # a swipe is offered where there is something to see
+    assert {True, False} <= {wider for wider, _ in tables}
     page.close()
 
 
@@ -82,6 +86,18 @@ def test_dark_mode_follows_the_system_and_can_be_read(browser, page_path):
         assert light(selector, "color") > 120
     assert light("body", "backgroundColor") < 40
     assert light("section", "backgroundColor") < 40
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_no_word_of_a_chart_is_cut_off(browser, page_path, scheme):
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 390, "height": 844})
+    page.goto(page_path.as_uri())
+    page.evaluate("async () => { await window.report.ready }")
+    edge = "one => [one.getBoundingClientRect().right, one.closest('.chart').getBoundingClientRect().right]"
+    ends = [word.evaluate(edge) for word in page.locator(".chart svg text").all()]
+    assert len(ends) > 20
+    assert all(word <= chart for word, chart in ends)
     page.close()
 
 

@@ -84,6 +84,8 @@ def load_table(
     for column in (label, clusters):
         if column is not None and column not in table:
             raise no_column(column, table, f"{path} has")
+    if clusters is not None:
+        _check_filled(path, clusters, table[clusters], "cluster", ("", "nan"))  # "NA" may be Namibia
     name = label or next((name for name in table if name.lower() in _LABELS), None)
     numbers = {key: _numbers(path, key, values) for key, values in table.items() if key not in (name, clusters)}
     features = {key: values for key, values in numbers.items() if values is not None}
@@ -206,9 +208,7 @@ def _values(column: Any) -> list[Any]:
 
 
 def _classes(path: Path, name: str, values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    for row, value in enumerate(values, 1):
-        if value is None or str(value).lower() in _MISSING:
-            raise DataError(f"row {row} below the names of {path} has no label in column {name!r}")
+    _check_filled(path, name, values, "label", _MISSING)
     named = _whole(values) or list(map(str, values))
     found = sorted(set(named))
     if len(found) > MOST_CLASSES:
@@ -217,6 +217,14 @@ def _classes(path: Path, name: str, values: list[Any]) -> tuple[tuple[str, ...],
         raise DataError(f"column {name!r} of {path} has a label of {longest} letters, and a class has a name")
     ids = {value: number for number, value in enumerate(found)}
     return tuple(map(str, found)), np.array([ids[value] for value in named], np.int32)
+
+
+def _check_filled(path: Path, name: str, values: list[Any], what: str, missing: tuple[str, ...]) -> None:
+    """Raises at a cell that says nothing, where each row must have a label or a cluster."""
+    for row, value in enumerate(values, 1):
+        if value is None or str(value).lower() in missing:
+            where = f"row {row} below the names of {path}"
+            raise DataError(f"{where} has no {what} in column {name!r}: fill in the cell, or remove the row")
 
 
 def _column(path: Path, name: str, values: list[Any], most: int) -> NDArray:

@@ -62,6 +62,9 @@ def load_text(
     for name, contents in files:
         parts = PurePosixPath(name).with_suffix("").parts[top:]
         named = parts[: len(levels)] if len(parts) in (len(levels), len(levels) + 1) else ()
+        if not named and layout is None:
+            told = f"folders lie in folders ({name}), and what their levels are called is not said"
+            raise DataError(told, layout="/".join(_suggested(len(parts) - 1, clusters, label)))
         if not named:
             raise DataError(f"layout {'/'.join(levels)!r} names {len(levels)} levels, but {name} has {len(parts)}")
         pieces = encode([contents], length) if label else cut(contents, length)
@@ -114,6 +117,16 @@ def _levels(layout: str | None, label: str | None, clusters: str | None) -> tupl
     if layout is None:
         return (label or clusters or "file",)
     return parse_layout(layout, label, needs_label=label is not None)
+
+
+def _suggested(count: int, *known: str | None) -> list[str]:
+    """Names for so many levels; those that have one are the innermost.
+
+    >>> _suggested(3, "author", None)
+    ['level1', 'level2', 'author']
+    """
+    names = [name for name in known if name is not None]
+    return [f"level{n}" for n in range(1, count + 1 - len(names))] + names
 
 
 def _walk(path: Path) -> list[Path]:

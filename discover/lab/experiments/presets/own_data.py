@@ -27,6 +27,8 @@ UNEVEN = 100
 """Times 1, or the smallest spread of a feature, from which on the largest is worth a word."""
 MANY_CLASSES = 50
 """Up to so many are never too many."""
+FEW_EXAMPLES = 5
+"""Of each class, on the average: of many classes with fewer nothing is learned."""
 
 
 def choose_setting(config: Config, overrides: Sequence[str]) -> tuple[Preset, Dataset, tuple[str, ...]]:
@@ -120,11 +122,12 @@ def suitable(dataset: Dataset, slow: bool, steps: int | None = None) -> dict[str
 
 
 def _check_classes(dataset: Dataset) -> None:
-    """Raises where most classes have one example: that is no label, and the network would have an output for each."""
+    """Raises where there are few examples of each class, as of measurements: each would be an output of the network."""
     count = len(dataset.train) + len(dataset.test) + len(dataset.validation or ())
-    if dataset.num_classes > MANY_CLASSES and dataset.num_classes > count / 2 and not dataset.next_byte:
-        told = f"{dataset.name} has {dataset.num_classes:,} classes for {count:,} examples, too few to learn from"
-        raise DataError(told, label="COLUMN")
+    classes = dataset.num_classes
+    if classes > MANY_CLASSES and count < FEW_EXAMPLES * classes and not dataset.next_byte:
+        told = f"{dataset.name} has {classes:,} classes for {count:,} examples, too few to learn from"
+        raise DataError(f"{told} (measurements are no classes)", label="COLUMN")
 
 
 def _oddities(config: Config, dataset: Dataset, clustering: Clustering) -> list[str]:
@@ -172,4 +175,5 @@ def describe_examples(dataset: Dataset) -> str:
     if dataset.train.text:
         return f"{count:,} texts of at most {shape[0]} bytes, {dataset.num_classes} classes"
     kind = f"pictures of {shape[1]}×{shape[0]}" if len(shape) == 3 else f"rows of {shape[0]} numbers"
+    kind = kind.removesuffix("s") if shape == (1,) else kind
     return f"{count:,} {kind}, {dataset.num_classes} classes"

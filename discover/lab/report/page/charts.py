@@ -171,7 +171,7 @@ def _bar_chart(styles: list[Style]) -> dict[str, Any]:
         x=alt.X("edge:Q"), y=y, text="text:N"
     )
     chart = alt.layer(bars, whisker, seeds, text).add_params(shown)
-    title = "last-step accuracy (%), every seed a dot"
+    title = "last-step accuracy (%), a dot a seed"
     return _finished(chart.properties(width="container", height=34 * len(names), title=title))
 
 

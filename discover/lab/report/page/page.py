@@ -98,7 +98,8 @@ def render_page(report: Report, interactive: bool | None = None) -> str:
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     comparison, environment = report.comparison, report.environment
-    for key, value in (comparison.get("facts") or {}).items():
+    model = dict(flatten(report.config)).get("model.name")
+    for key, value in (comparison.get("facts") or ({"model": model} if model else {})).items():
         yield str(key), str(value)
     seeds = comparison.get("seeds") or (report.runs[0].summary.get("seeds") if report.runs else None)
     if seeds:

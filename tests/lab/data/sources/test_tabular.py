@@ -90,6 +90,18 @@ def test_columns_and_files_that_are_not_there_are_told(tmp_path):
         load("table", tmp_path / "bytes.csv")
 
 
+def test_a_row_that_says_no_cluster_is_told_where_the_clusters_are_asked_for(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    path = write(tmp_path, *ROWS, "3,1,,no", "3,1,NA,no")
+    with pytest.raises(DataError, match=r"row 61 below the names of .* has no cluster in column 'hospital': fill in"):
+        load("table", path, clusters="hospital")
+    columns = {"age": range(60), "hospital": ["NA", None] * 30, "label": [0, 1] * 30}
+    importlib.import_module("pyarrow.parquet").write_table(pyarrow.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="row 2 below the names"):  # and not row 1, which may be Namibia
+        load("table", tmp_path / "x.parquet", clusters="hospital")
+    assert load("table", path).num_classes == 2
+
+
 def test_a_parquet_file_is_the_same_table(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

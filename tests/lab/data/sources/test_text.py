@@ -52,6 +52,10 @@ def test_a_level_that_is_the_label_makes_each_file_an_example(tmp_path):
     assert set(named.train.columns) == {"domain", "kind", "number"}
     with pytest.raises(DataError, match=r"layout 'domain' names 1 levels, but .* has 3"):
         load("text", tmp_path / "reviews", layout="domain")
+    with pytest.raises(DataError, match=r"folders lie in folders \(books/bad/0.txt\), .*: give layout=") as error:
+        load("text", tmp_path / "reviews", clusters="kind", length=16)
+    assert str(error.value).endswith("layout='level1/kind'")
+    assert cluster(load("text", tmp_path / "reviews", layout="level1/kind", length=16), "column", column="kind")
     with pytest.raises(DataError, match="has no text of 4000 bytes"):
         load("text", tmp_path / "reviews", layout="domain/kind", length=4000)
 

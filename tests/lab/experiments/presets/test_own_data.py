@@ -133,6 +133,10 @@ def test_columns_that_are_no_features_and_features_of_uneven_spread_are_said(sca
     with pytest.raises(DataError, match=r"scans has \d\d classes for 90 examples, too few to learn from") as error:
         setting_of(str(scans / "scans.csv"), ["data.label=a"])  # a measurement
     assert error.value.on_command_line.endswith("give --label COLUMN")
+    lines = ["a,b,label", *(f"{k % 7},{k % 3},{100 + k // 3}.5" for k in range(300))]  # each value three times
+    (scans / "measured.csv").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="measured has 100 classes for 300 examples, too few to learn"):
+        setting_of(str(scans / "measured.csv"))
     *_, said = setting_of(str(scans / "scans.csv"), ["clusters.by=column", "clusters.column=a"]).notes
     assert re.fullmatch(r"clusters of a single training example: \d\d of \d\d", said)
     (scans / "alone.txt").write_bytes(b"ab" * 4000)
@@ -184,10 +188,23 @@ def test_without_a_terminal_a_line_of_progress_comes_at_intervals(capsys, monkey
     monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
     watcher = console.Watcher(None, "1/2 Discover ")
     watcher.start(step=0, total_steps=100, members=3)
-    for step in (10, 20, 30):
+    for step in (20, 30):
         watcher.advance(step=step, loss=1.5, accuracy=0.25, steps_per_second=0.5)
-    said = "1/2 Discover: step 20 of 100, loss 1.500, accuracy 25.0 %, 3 minutes to go"
-    assert capsys.readouterr().err.splitlines() == [said]
+    watcher.start(step=30, total_steps=100, members=3)
+    said = ["step 20 of 100, loss 1.500, accuracy 25.0 %, 3 minutes to go", "compiling"]
+    assert capsys.readouterr().err.splitlines() == [f"1/2 Discover: {line}" for line in said]
+
+
+def test_many_short_runs_are_not_silent_together(capsys, monkeypatch):
+    from discover.lab.cli import console
+
+    now = iter(range(0, 10_000, 20))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
+    watcher = None
+    for number in (1, 2, 3, 4):  # each looks at the clock once, 20 seconds after the one before it
+        watcher = console.Watcher(None, f"{number}/4 Muon", after=watcher)
+        watcher.advance(step=1, loss=1.5, accuracy=0.25, steps_per_second=0.5)
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["2/4 Muon", "4/4 Muon"]
 
 
 def test_what_is_neither_a_preset_nor_a_path_is_told(tmp_path):
