@@ -20,6 +20,7 @@ import math
 import os
 import platform
 import shlex
+import stat
 import subprocess
 import sys
 import zlib
@@ -73,9 +74,14 @@ def read_json(path: Path) -> Any:
 
 
 def check_ordinary(path: Path) -> None:
-    """Raises where a pipe or a device stands in the place of a file: it would never end."""
-    if path.exists() and not path.is_file():
+    """Raises where a pipe, a device or a file of holes stands in the place of a record: it would never end."""
+    if not path.exists():
+        return
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
         raise RecordsError(f"{path} is damaged: it is no ordinary file")
+    if found.st_size > (1 << 20) + 512 * 100 * getattr(found, "st_blocks", found.st_size):
+        raise RecordsError(f"{path} is damaged: nearly all of its {found.st_size:,} bytes are holes")
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -138,10 +144,15 @@ class MetricsWriter:
         """Opens the file, cut back to ``length`` bytes where given (None: an empty file).
 
         Raises:
+            RecordsError: the file is a link, or no ordinary file.
             ValueError: the file is shorter than ``length``, so lines of it were lost.
         """
         self._checksum = 0
         check_ordinary(path)
+        if path.is_symlink():
+            raise RecordsError(
+                f"{path} is a link, and what it leads to would be overwritten: put the file itself there"
+            )
         if not length:
             self._file: IO[bytes] = open(path, "wb")  # noqa: SIM115 (closed by close)
             return

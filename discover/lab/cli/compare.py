@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from discover.lab.cli import options
-from discover.lab.cli.errors import stoppable
+from discover.lab.cli.errors import naming, stoppable
 
 
 def compare(
@@ -57,7 +57,8 @@ def compare(
     )
     directory = out or options.run_folder("compare", chosen.name)
     record = _train(comparison, directory, overwrite, loaded)
-    _show(record, directory, quiet=json_file == "-")
+    with naming(directory):
+        _show(record, directory, quiet=json_file == "-")
     options.write_result(json_file, record)
 
 

@@ -33,10 +33,22 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
+def naming(directory: Path) -> Iterator[None]:
+    """Lets an error that nobody has thought of say in which folder: records may be damaged and yet be JSON."""
+    try:
+        yield
+    except Exception as error:
+        if not hasattr(error, "exit_code"):
+            error.add_note(f"in {directory}")
+        raise
+
+
+@contextlib.contextmanager
 def stoppable(directory: Path, how: str = "again", *, show_step: bool = False) -> Iterator[None]:
     """Says after Ctrl-C or SIGTERM, in one line, how to go on in ``directory``: with the same command, ``how``."""
     try:
-        yield
+        with naming(directory):
+            yield
     except (KeyboardInterrupt, Terminated, Exception) as error:
         code = getattr(error, "exit_code", INTERRUPTED if isinstance(error, KeyboardInterrupt) else 0)
         if code <= 128:  # anything but a signal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -190,7 +191,7 @@ def run_folder(*parts: str) -> Path:
     >>> str(run_folder("digits", "mine:my_optimizer"))
     'runs/digits-mine.my_optimizer'
     """
-    return Path("runs") / "-".join(parts).replace(":", ".")
+    return Path("runs") / re.sub(r"[:/\\\0]", ".", "-".join(parts))
 
 
 def as_overrides(

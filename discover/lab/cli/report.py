@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from discover.lab.cli import options
-from discover.lab.cli.errors import CommandError
+from discover.lab.cli.errors import CommandError, naming
 
 
 def report(
@@ -21,9 +21,11 @@ def report(
     from discover.lab.cli.console import show_written
     from discover.lab.report import load_report, write_report
 
-    found = load_report(directory)
+    with naming(directory):
+        found = load_report(directory)
     try:
-        written = write_report(found, out, interactive=False if static else None)
+        with naming(directory):
+            written = write_report(found, out, interactive=False if static else None)
     except OSError as error:
         raise CommandError(f"cannot write to {out or directory}: {error.strerror or error}") from None
     if json_file != "-":

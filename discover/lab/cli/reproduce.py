@@ -11,7 +11,7 @@ import typer
 
 from discover.lab.cli import options
 from discover.lab.cli.console import say, show_names
-from discover.lab.cli.errors import CommandError, stoppable
+from discover.lab.cli.errors import CommandError, naming, stoppable
 
 
 def reproduce(
@@ -140,7 +140,8 @@ def _run(
     began = time.monotonic()
     for name in wanted:
         if redraw:
-            figures = _redraw(name, directory)
+            with naming(directory):
+                figures = _redraw(name, directory)
             for folder in sorted({str(path.parent) for path in figures if path.suffix != ".html"}):
                 say(f"figures: {folder}")
             found.append({"result": name, "figures": [str(path) for path in figures]})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discover.lab.cli import options
-from discover.lab.cli.errors import CommandError, stoppable
+from discover.lab.cli.errors import CommandError, naming, stoppable
 
 if TYPE_CHECKING:
     from discover.lab.experiments.sweep.search import Search
@@ -84,7 +84,8 @@ def sweep(
             settled, directory, storage=storage, minutes=minutes, say=lambda trial: say(describe(trial)), loaded=loaded
         )
     setting = shlex.quote(preset or "") if config_file is None else f"--config {shlex.quote(str(config_file))}"
-    _show(record, settled, directory, setting, overrides, quiet=json_file == "-")
+    with naming(directory):
+        _show(record, settled, directory, setting, overrides, quiet=json_file == "-")
     options.write_result(json_file, record)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from discover.lab.cli import options
-from discover.lab.cli.errors import CommandError, stoppable
+from discover.lab.cli.errors import CommandError, naming, stoppable
 
 _PANEL = "Several devices and hosts"
 
@@ -104,8 +104,9 @@ def train(
         return  # the first process shows the results of all
     from discover.lab.report import load_report, write_report
 
-    report = load_report(directory)
-    written = write_report(report)
+    with naming(directory):
+        report = load_report(directory)
+        written = write_report(report)
     if json_file != "-":
         show_written(report, written)
     options.write_result(json_file, result.summary)

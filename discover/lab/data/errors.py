@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 from discover.lab.text import printable
@@ -27,6 +28,13 @@ class DataError(ValueError):
         super().__init__(printable(f"{message}: give {given}" if remedy else message))
         self.on_command_line = printable(f"{message}: give {typed}" if remedy else message)
         """The same in the words of the command line, where options are spelt differently."""
+
+    def about(self, path: str | os.PathLike[str]) -> None:
+        """Makes it say what file it is about, if it did not yet."""
+        name = printable(os.fspath(path))
+        if name not in str(self):
+            self.args = (f"{name}: {self}",)
+            self.on_command_line = f"{name}: {self.on_command_line}"
 
 
 class DatasetNotFoundError(DataError):

@@ -7,9 +7,10 @@ Whoever knows better says so: `DISCOVER_MAX_BYTES=64e9` sets the limit, whatever
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,16 @@ def honest_size(path: str | os.PathLike[str]) -> int:
         kind = next((name for test, name in (*kinds, (stat.S_ISDIR, "a folder")) if test(found.st_mode)), "a socket")
         raise ArchiveError(f"{path} is {kind}; only ordinary files are read")
     return min(found.st_size, getattr(found, "st_blocks", found.st_size) * 512)
+
+
+def honest_size_of_all(paths: Iterable[str | os.PathLike[str]]) -> int:
+    """The bytes that they take on the disk together: a file that has many names, or links to it, takes them once."""
+    sizes = {}
+    for path in paths:
+        with contextlib.suppress(OSError, DataError):  # whoever reads it says what is wrong with it
+            size, found = honest_size(path), os.stat(path)
+            sizes[found.st_dev, found.st_ino] = size
+    return sum(sizes.values())
 
 
 def check_ordinary(path: str | os.PathLike[str]) -> int:

@@ -167,7 +167,7 @@ class Folder:
     def _was_being_replaced(self) -> bool:
         """Whether a process was killed while it replaced one of this kind."""
         path = self.path / REPLACING
-        return path.is_file() and path.read_text() == self.noun
+        return path.is_file() and path.read_bytes() == self.noun.encode()
 
     def _delete(self) -> None:
         for pattern, kind in self.inside:

@@ -94,6 +94,8 @@ def test_bad_assignments_are_refused_with_one_line(text, message):
         (["training.epochs=0"], "training.epochs must be above 0"),
         (["training.epochs=inf"], "training.epochs must be above 0 and finite, got inf"),
         (["training.epochs=nan"], "training.epochs must be above 0 and finite, got nan"),
+        (["batches.groups=1000000000"], "a batch has at most 16777216 examples, got "),
+        (["model.depth=1000000"], "model.depth must be at most 2000, got 1000000"),
         (["training.steps=100000000000"], "at most 100000000 steps, got 100000000000"),
         (["training.steps=none"], "give one of training.steps and training.epochs"),
         (["data.validation=1"], r"data.validation must be in \[0, 1\)"),

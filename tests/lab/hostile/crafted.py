@@ -9,14 +9,11 @@ import gzip
 import io
 import json
 import lzma
-import os
-import pickle
 import struct
 import tarfile
 import zipfile
 
 import numpy as np
-from PIL import Image
 
 from tests.lab.data import files
 
@@ -33,6 +30,11 @@ def crafted(refused_with, table=CRAFTED):
         return function
 
     return add
+
+
+def pictures(folder):
+    files.write_files(folder, files.class_folders())
+    return "folder", folder
 
 
 def npz(folder, **arrays):
@@ -142,54 +144,6 @@ def a_file_that_is_all_holes(folder):
     return source, path
 
 
-# -- pickles ----------------------------------------------------------------------------------------------------------
-
-
-def batch(folder, **changes):
-    """CIFAR-10 in its Python form, with something else in one of its files."""
-    contents, _ = files.cifar("cifar-10-python")
-    one = pickle.loads(contents["data_batch_1"])
-    contents["data_batch_1"] = pickle.dumps({**one, **{key.encode(): value for key, value in changes.items()}}, 2)
-    files.write_files(folder, contents)
-    return "cifar10", folder
-
-
-def pickled(folder, raw):
-    contents, _ = files.cifar("cifar-10-python")
-    files.write_files(folder, {**contents, "data_batch_1": raw})
-    return "cifar10", folder
-
-
-@crafted("not a pickle of plain data")
-def a_memory_that_takes_gigabytes(folder):
-    return pickled(folder, b"\x80\x02]r" + struct.pack("<I", 0x7FFFFFFF) + b".")
-
-
-@crafted("not a pickle of plain data")
-def a_memory_in_decimal_that_takes_gigabytes(folder):
-    return pickled(folder, b"]p2147483647\n.")
-
-
-@crafted("not a pickle of plain data")
-def keys_that_all_collide(folder):
-    return pickled(folder, pickle.dumps({k * (2**61 - 1): 0 for k in range(1, 400)}, 2))
-
-
-@crafted("no CIFAR batch")
-def ragged_labels(folder):
-    return batch(folder, labels=[1, [2, 3], 4, 5])
-
-
-@crafted("no CIFAR batch")
-def a_pickled_label_that_wraps_to_class_0(folder):
-    return batch(folder, labels=[2**32, 1, 2, 3])
-
-
-@crafted("not a pickle of plain data")
-def lists_in_lists_in_lists(folder):
-    return pickled(folder, b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".")
-
-
 # -- tar --------------------------------------------------------------------------------------------------------------
 
 
@@ -211,9 +165,38 @@ def members_whose_names_are_not_utf_8(folder):
     return tar(folder, info.tobuf(tarfile.GNU_FORMAT, errors="surrogateescape") + bytes(1024))
 
 
+@crafted(None)
+def a_member_without_a_name(folder):
+    _, path = pictures(folder)
+    with tarfile.open(folder / "x.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo(""))
+        archive.add(path, "all")
+    return "folder", folder / "x.tar"
+
+
 @crafted("points outside of the archive")
 def a_member_that_would_clear_the_screen(folder):
     return tar(folder, tarfile.TarInfo("../\x1b[2J\x1b]0;owned\x07").tobuf() + bytes(1024))
+
+
+def header(folder, contents):
+    """A tar in which something is said about a member before it comes."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, len(contents)
+    whole = info.tobuf() + contents + bytes(-len(contents) % 512)
+    return tar(folder, whole + tarfile.TarInfo("train/a/0.txt").tobuf() + bytes(1024))
+
+
+@crafted("a header of")
+def digits_that_python_searches_in_quadratic_time(folder):
+    return header(folder, b"9" * 200_000 + b" a=b\n")
+
+
+@crafted("more than the limit")
+def many_headers_of_digits(folder):
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 16 << 10
+    return tar(folder, (info.tobuf() + b"9" * info.size) * 50)
 
 
 def bomb(folder, name, start, compressed):
@@ -232,7 +215,7 @@ def a_bomb_in_a_file(folder):
     return bomb(folder, "x.tar.gz", info.tobuf(), gzip.open)
 
 
-@crafted("more than the limit", LARGE)
+@crafted("a header of", LARGE)
 def a_bomb_in_a_header(folder):
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, 1 << 30
@@ -257,70 +240,6 @@ def a_bomb_in_a_zip(folder):
         with archive.open("labels.npy", "w") as file:
             np.save(file, np.zeros(600, int))
     return "npz", folder / "x.npz"
-
-
-# -- pictures ---------------------------------------------------------------------------------------------------------
-
-
-def pictures(folder):
-    files.write_files(folder, files.class_folders())
-    return "folder", folder
-
-
-@crafted("is a pipe")
-def a_pipe_among_the_pictures(folder):
-    pictures(folder)
-    os.mkfifo(folder / "train/ant/9999.png")
-    return "folder", folder
-
-
-@crafted("is a device")
-def a_link_to_an_endless_device(folder):
-    pictures(folder)
-    (folder / "train/ant/9999.png").symlink_to("/dev/zero")
-    return "folder", folder
-
-
-@crafted("more than the limit")
-def a_picture_that_is_all_holes(folder):
-    pictures(folder)
-    (folder / "train/ant/9999.png").touch()
-    os.truncate(folder / "train/ant/9999.png", 1 << 40)
-    return "folder", folder
-
-
-@crafted("take more than", LARGE)
-def huge_pictures_of_one_color(folder):
-    (folder / "train/ant").mkdir(parents=True)
-    Image.new("1", (9400, 9400)).save(folder / "train/ant/00.png")
-    for k in range(1, 20):
-        os.link(folder / "train/ant/00.png", folder / f"train/ant/{k:02d}.png")
-    return "folder", folder
-
-
-@crafted("differ in size")
-def one_small_picture_and_then_huge_ones(folder):
-    huge_pictures_of_one_color(folder)
-    (folder / "train/ant/00.png").unlink()
-    Image.new("1", (5, 5)).save(folder / "train/ant/00.png")
-    return "folder", folder
-
-
-@crafted(None)
-def pictures_whose_names_are_not_utf_8(folder):
-    pictures(folder)
-    os.rename(folder / "train/ant/0000.png", os.fsencode(folder / "train/ant") + b"/\xff\xfe.png")
-    os.rename(folder / "train/bee", os.fsencode(folder / "train") + b"/\xff")
-    os.rename(folder / "test/bee", os.fsencode(folder / "test") + b"/\xff")
-    return "folder", folder
-
-
-@crafted(None)
-def a_class_that_would_clear_the_screen(folder):
-    pictures(folder)
-    for part in ("train", "test"):
-        (folder / part / "bee").rename(folder / part / "\x1b[2J\x9b\u202eb")
-    return "folder", folder
 
 
 # -- clusterings ------------------------------------------------------------------------------------------------------

@@ -57,6 +57,12 @@ def a_text_of_a_megabyte_that_many_rows_refer_to(folder):
     return parquet(folder, text=(0 * which, ["z" * 1_000_000]), label=(which % 2, [0, 1]))
 
 
+@crafted("holds a binary")
+def bytes_of_a_megabyte_that_many_rows_refer_to(folder):
+    which = np.arange(20_000, dtype=np.int32)
+    return parquet(folder, raw=(0 * which, [b"z" * 1_000_000]), label=(which % 2, [0, 1]))
+
+
 @crafted("more than the limit")
 def rows_that_take_no_bytes(folder):
     which = np.zeros(20_000_000, np.int8)
@@ -95,6 +101,14 @@ def texts_that_are_all_holes_with_long_names(folder):
     return "text", folder
 
 
+@crafted("more than the limit")
+def a_text_with_a_thousand_names(folder):
+    (folder / "0.txt").write_bytes(b"abcdefghij" * 300_000)
+    for number in range(1, 1000):
+        os.link(folder / "0.txt", folder / f"{number}.txt")
+    return "text", folder
+
+
 @crafted("is a pipe")
 def a_pipe_among_the_texts(folder):
     (folder / "a.txt").write_text("In the beginning was the word. " * 20)
@@ -102,7 +116,7 @@ def a_pipe_among_the_texts(folder):
     return "text", folder
 
 
-@crafted("holds a name of 1000004 letters")
+@crafted("holds a header of")
 def a_member_whose_name_takes_a_megabyte(folder):
     with tarfile.open(folder / "x.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
         info = tarfile.TarInfo("n" * 1_000_000 + ".txt")

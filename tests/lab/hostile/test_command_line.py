@@ -1,5 +1,6 @@
 """Whatever the command line is handed, it says in one line what is wrong and ends with code 2; nothing raw is shown."""
 
+import json
 import os
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from discover.lab.cli import console, main
+from discover.lab.cli import console, main, options
 from discover.lab.cli.errors import run_command
 from discover.lab.data.sources.kinds import name_of
 from discover.lab.text import printable
@@ -85,6 +86,26 @@ def test_a_configuration_that_would_never_be_read_to_its_end_is_one_line(name, t
     os.mkfifo(tmp_path / name) if text is None else (tmp_path / name).write_text(text)
     assert call("train", "--config", tmp_path / name) == 2
     assert_one_line(capsys, name, words)
+
+
+@pytest.mark.parametrize("record", [{"rows": 3}, {"rows": [3]}, {"rows": [{"run": 3}]}, {"rows": [{"run": "x"}]}])
+def test_records_that_say_what_they_cannot_are_one_line_with_the_name_of_the_folder(record, tmp_path, capsys):
+    (tmp_path / "comparison.json").write_text(json.dumps(record))
+    assert call("report", tmp_path) == 2
+    assert_one_line(capsys, tmp_path.name)
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "metrics.jsonl"])
+def test_a_record_that_is_all_holes_is_not_read(name, tmp_path, capsys):
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 1 << 36)
+    assert call("report", tmp_path) == 2
+    assert_one_line(capsys, name, "are holes")
+
+
+def test_the_name_of_a_setting_leads_to_no_other_folder():
+    assert str(options.run_folder("../../x\\y\0z", "mine:adam")) == "runs/......x.y.z-mine.adam"
+    assert str(options.run_folder("/etc/x", "adam")) == "runs/.etc.x-adam"
 
 
 def test_a_line_that_would_list_thousands_of_columns_keeps_its_ends_only(tmp_path, monkeypatch, capsys):

@@ -106,6 +106,15 @@ def test_a_pipe_in_the_place_of_what_is_needed_is_one_line(run, name):
         go(run, resume=True)
 
 
+def test_metrics_that_lead_elsewhere_are_not_written_to(run, tmp_path):
+    (tmp_path / "elsewhere").write_text("precious")
+    (run / records.METRICS).unlink()
+    (run / records.METRICS).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(records.RecordsError, match=r"metrics.jsonl is a link"):
+        go(run, resume=True)
+    assert (tmp_path / "elsewhere").read_text() == "precious"
+
+
 def test_a_checkpoint_that_lacks_files_or_is_none_makes_room_for_its_successor(run, whole):
     shutil.rmtree(checkpoints(run) / "15")
     (checkpoints(run) / "15").write_text("a file")

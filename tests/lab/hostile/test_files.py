@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.lab.hostile import crafted_tables  # noqa: F401 (adds its files to the tables)
+from tests.lab.hostile import crafted_pickles, crafted_pictures, crafted_tables  # noqa: F401 (add their files to the tables)
 from tests.lab.hostile.crafted import CRAFTED, LARGE
 from tests.lab.hostile.mutated import KINDS, mutate, write_whole
 from tests.lab.hostile.read_all import MEGABYTES, check, outcomes

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,10 @@ Decoded = tuple[str, NDArray[np.uint8] | str]  # the name, and the pixels or why
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 """Pictures made of pixels. Pillow would also run programs (EPS) and read its many rarer formats, by content alone."""
 MAX_PIXELS = 89_478_485  # where Pillow itself starts to warn: a small file can claim to be a huge image
-MOST_PIXELS = 2_000_000_000
+MOST_PIXELS = 1_000_000_000
 """Of all pictures together that take few bytes: some ten seconds."""
+HEAVY = {"AVIF": 1, "JPEG2000": 4, "WEBP": 1}
+"""Formats that are decoded in twice the memory, and how many times the time."""
 _TOGETHER = 16  # files that a thread decodes before it asks for more
 _BYTES_TOGETHER = 32 << 20  # … or as many as take this many bytes
 _WAITING_BYTES = 256 << 20  # decoded, and not yet taken
@@ -78,8 +79,22 @@ class _Allowed:
 
     def __init__(self):
         self._pixels, self._bytes, self._lock = 0, 0, threading.Lock()
+        self._seen: set[tuple[int, int]] = set()
 
-    def check(self, pixels: int, size: int) -> None:
+    def of(self, contents: bytes | Path) -> Callable[[int, int], None]:
+        """The check of one file, whose bytes count once, however many names and links it has."""
+        found = os.stat(contents) if isinstance(contents, Path) else None
+
+        def check(pixels: int, size: int) -> None:
+            with self._lock:
+                again = found is not None and (found.st_dev, found.st_ino) in self._seen
+                if found is not None:
+                    self._seen.add((found.st_dev, found.st_ino))
+            self._check(pixels, 0 if again else size)
+
+        return check
+
+    def _check(self, pixels: int, size: int) -> None:
         with self._lock:
             self._pixels, self._bytes = self._pixels + pixels, self._bytes + size
             if self._pixels > max(MOST_PIXELS, RATIO * self._bytes) and VARIABLE not in os.environ:
@@ -105,14 +120,17 @@ def decode(
     """
     try:
         with Image.open(io.BytesIO(contents), formats=readable()) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise BadImageError(f"it claims {image.width}×{image.height} pixels, more than {MAX_PIXELS}")
+            most = MAX_PIXELS // 2 if image.format in HEAVY else MAX_PIXELS
+            if image.width * image.height > most:
+                raise BadImageError(f"it claims {image.width}×{image.height} pixels, more than {most}")
             large = image.width * image.height * channels > _BYTES_TOGETHER // _TOGETHER
             if shape is not None and large and sorted(image.size) != sorted(shape[:2]):  # it may be turned
                 return np.broadcast_to(np.uint8(0), (image.height, image.width, channels))
             if size is not None:
                 image.draft(None, (size, size))  # JPEG: decode at the nearest power-of-two fraction, never below
-            check(image.width * image.height, len(contents))
+            # A progressive JPEG goes over all pixels once a scan; ten are usual, and one more takes ten bytes.
+            scans = contents.count(b"\xff\xda") // 10 if image.format in ("JPEG", "MPO") else 0
+            check(image.width * image.height * max(1, scans, HEAVY.get(image.format or "", 1)), len(contents))
             with _AT_ONCE.share(image.width * image.height):
                 ImageOps.exif_transpose(image, in_place=True)  # else it makes a copy, also where nothing is turned
                 picture = image.convert("RGB" if channels == 3 else "L")
@@ -151,9 +169,10 @@ def decode_many(
         check_at_least("image_size", size, 1)
 
     files, pending, shape, waiting = iter(files), collections.deque[Future[list[Decoded]]](), None, 2 * workers
+    allowed = _Allowed()
     if size is None:  # then all must be as large as the first, which says how many fit into memory together
         for name, contents in files:
-            first = _pixels_or_reason(contents, size, channels)
+            first = _pixels_or_reason(contents, size, channels, None, allowed)
             yield name, first
             if not isinstance(first, str):
                 shape = first.shape
@@ -161,10 +180,8 @@ def decode_many(
                 waiting = min(waiting, _WAITING_BYTES // together)  # none: only one at a time
                 break
 
-    allowed = _Allowed()
-
     def work(some: list[File]) -> list[Decoded]:
-        return [(name, _pixels_or_reason(contents, size, channels, shape, allowed.check)) for name, contents in some]
+        return [(name, _pixels_or_reason(contents, size, channels, shape, allowed)) for name, contents in some]
 
     pool = ThreadPoolExecutor(workers)
     try:
@@ -189,12 +206,12 @@ def _some(files: Iterator[File], each: int) -> Iterator[File]:
 
 
 def _pixels_or_reason(
-    contents: bytes | Path, size: int | None, channels: int, shape: tuple[int, ...] | None = None, *check: Any
+    contents: bytes | Path, size: int | None, channels: int, shape: tuple[int, ...] | None, allowed: _Allowed
 ) -> NDArray[np.uint8] | str:
     try:
-        return decode(
-            read_ordinary(contents) if isinstance(contents, Path) else contents, size, channels, shape, *check
-        )
+        check = allowed.of(contents)
+        raw = read_ordinary(contents) if isinstance(contents, Path) else contents
+        return decode(raw, size, channels, shape, check)
     except OSError as error:
         return error.strerror or one_line(error)
     except (BadImageError, ArchiveError) as error:

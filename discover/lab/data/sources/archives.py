@@ -14,7 +14,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from discover.lab.data.errors import ArchiveError, one_line
 from discover.lab.data.limits import honest_size, most_bytes, most_to_read, raised_by
@@ -23,6 +23,10 @@ LONGEST_NAME = 4096
 """Bytes: no system has files of longer names, and arrays of names are as wide as the longest."""
 A_MEMBER = 4096
 """Bytes that a member counts for, besides its contents: its header packs to nothing, and takes time."""
+LONGEST_HEADER = 16 << 10
+"""Bytes of what is said about a member before it; some hundred are usual."""
+_SAYS_MORE = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_SAYS_MORE += (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 
 
@@ -45,6 +49,26 @@ class _Bounded:
         if self._counted > self._most:
             most = f"{self._most} bytes, which its size on the disk warrants ({raised_by()})"
             raise ArchiveError(f"{self._path} unpacks to more than the limit of {most}")
+
+    def count_header(self, size: int) -> None:
+        """Raise if what is said about a member is too much: Python searches it in a time that grows with its square."""
+        if size > LONGEST_HEADER:
+            raise ArchiveError(f"{self._path} holds a header of {size} bytes, more than {LONGEST_HEADER}")
+        self.count(size**2)
+
+
+def _members_of(stream: _Bounded) -> type[tarfile.TarInfo]:
+    class Member(tarfile.TarInfo):
+        def _proc_member(self, archive: Any) -> Any:  # the method that is there to be overridden
+            if self.type in _SAYS_MORE:
+                stream.count_header(self.size)
+            return super()._proc_member(archive)  # pyright: ignore[reportAttributeAccessIssue]
+
+    return Member
+
+
+def _opened(stream: _Bounded) -> tarfile.TarFile:
+    return tarfile.open(fileobj=stream, mode="r|", tarinfo=_members_of(stream))  # pyright: ignore
 
 
 def is_tar(path: str | os.PathLike[str]) -> bool:
@@ -90,7 +114,7 @@ def read_tar(path: str | os.PathLike[str], most_in_all: int | None = None) -> It
         most_in_file = most_bytes(honest)
         with contextlib.ExitStack() as stack:
             stream = _Bounded(stack.enter_context(_unpacked(path)), path, most_to_read(honest))
-            archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))  # pyright: ignore
+            archive = stack.enter_context(_opened(stream))
             for member in archive:
                 stream.count(A_MEMBER)
                 if member.isdir():

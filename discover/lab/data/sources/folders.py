@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import sys
@@ -18,7 +19,7 @@ from discover.lab.data.errors import BadImageError, DataError, DatasetNotFoundEr
 from discover.lab.data.images.cache import default_cache_dir, kept
 from discover.lab.data.images.decoding import Decoded, decode_many, is_image
 from discover.lab.data.lazy_examples import LazyExamples
-from discover.lab.data.limits import honest_size, most_bytes, raised_by, text_array
+from discover.lab.data.limits import RATIO, honest_size_of_all, most_bytes, raised_by, text_array
 from discover.lab.data.sources.archives import TAR_SUFFIXES, is_tar, read_tar
 from discover.lab.data.sources.layout import Place, place_files
 from discover.lab.text import printable
@@ -90,7 +91,7 @@ def load_folder(
         found = files if path.is_dir() else (file for file in read_tar(path) if is_image(file[0]))
         with contextlib.closing(decode_many(found, **decoding)) as decoded:
             shown = _shown(decoded, len(files) if path.is_dir() else None, path)
-            return _collect(shown, path, on_bad_image, most_bytes(sum(_honest_size(file) for _, file in files)))
+            return _collect(shown, path, on_bad_image, most_bytes(honest_size_of_all(file for _, file in files)))
 
     def place(names: Iterable[str]) -> dict[str, Place]:
         return place_files(names, layout, label)
@@ -110,13 +111,16 @@ def walk_images(root: Path) -> Iterator[tuple[str, Path]]:
     def refuse(error: OSError) -> None:  # a class that is left out would shift the labels of those after it
         raise DataError(f"folder {error.filename} cannot be read: {error.strerror or error}") from None
 
-    found = []
+    found, visits = [], collections.Counter[str]()
     above: dict[str, tuple[str, ...]] = {os.fspath(root): (os.path.realpath(root),)}  # the real folders on the way
     for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
         here, led = Path(folder), above.pop(folder)
         for name in list(subfolders):
             inner = os.path.join(folder, name)
             real = os.path.realpath(inner)
+            visits[real] += 1
+            if visits[real] > RATIO:  # links to folders of links, each of which doubles what there is
+                raise DataError(f"folder {inner} is one of more than {RATIO} links to {real}: remove some")
             if any(Path(outer).is_relative_to(real) for outer in led):
                 subfolders.remove(name)
             else:
@@ -153,13 +157,6 @@ def _columns(files: list[str], placed: dict[str, Place]) -> dict[str, NDArray]:
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
-
-
-def _honest_size(file: Path) -> int:
-    try:
-        return honest_size(file)
-    except (OSError, DataError):  # whoever decodes it says what is wrong with it
-        return 0
 
 
 def _collect(decoded: Iterable[Decoded], where: Path, on_bad_image: str, max_bytes: int) -> dict[str, NDArray]:

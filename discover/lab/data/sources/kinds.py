@@ -75,7 +75,7 @@ def left_out(path: str | os.PathLike[str], source: str = "folder") -> str:
     read = load_object("function", entry.picks)
     others = collections.Counter()
     for name in map(PurePosixPath, _names(path)):
-        others.update([name.suffix or name.name] if not read(name.name) and name.name[0] != "." else [])
+        others.update([name.suffix or name.name] if not read(name.name) and not name.name.startswith(".") else [])
     empty = sum(not folders and not files and Path(at) != path for at, folders, files in os.walk(path))
     kinds = ", ".join(f"{count} {kind}" for kind, count in others.most_common(5))
     said = [f"files that are no {entry.files}: {kinds}"] if kinds else []

@@ -106,7 +106,11 @@ def load(
             raise DataError(f"source {source!r} needs {option}=…")
     try:
         dataset = entry.make(**options)
-    except (DataError, UnknownName, OSError, AssertionError):
+    except DataError as error:
+        if path is not None:
+            error.about(path)
+        raise
+    except (UnknownName, OSError, AssertionError):
         raise
     except Exception as error:  # a file that is damaged in a way that nobody has thought of
         if path is None or ":" in source:  # there is no file, or it is the user's own function

@@ -174,10 +174,13 @@ def _read_parquet(path: Path, most: int) -> dict[str, list[Any]]:
             unpacked = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
             cells = meta.num_rows * len(schema)
             check_bytes(path, max(CELLS * unpacked, A_CELL * cells), most)
-        if nested := [field.name for field in schema if types.is_nested(field.type)]:
-            raise DataError(f"column {nested[0]!r} of {path} holds a {schema.field(nested[0]).type}: remove it")
-        # A text that a million rows refer to stays one text.
-        texts = [one.name for one in schema if types.is_string(one.type) or types.is_large_string(one.type)]
+        texts = []
+        for field in schema:
+            kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+            if types.is_string(kind) or types.is_large_string(kind):
+                texts.append(field.name)  # of which one that a million rows refer to stays one
+            elif not (types.is_primitive(kind) or types.is_decimal(kind) or types.is_null(kind)):
+                raise DataError(f"column {field.name!r} of {path} holds a {kind}: remove it, or make it text")
         table: dict[str, list[Any]] = {name: [] for name in schema.names}
         if len(table) < len(schema):
             raise DataError(f"{path} must name each column once, got {', '.join(schema.names)!r:.200}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from discover.lab.data.dataset import Dataset, Split, stratified_split
 from discover.lab.data.errors import DataError, DatasetNotFoundError, check_at_least, listed
-from discover.lab.data.limits import check_bytes, honest_size, most_bytes, read_ordinary, text_array
+from discover.lab.data.limits import check_bytes, honest_size_of_all, most_bytes, read_ordinary, text_array
 from discover.lab.data.sources.archives import is_tar, read_tar
 from discover.lab.data.sources.layout import CLASS, common_depth, parse_layout
 from discover.lab.text import printable
@@ -55,7 +55,7 @@ def load_text(
     levels = _levels(layout, label, clusters)
     label = label or (CLASS if CLASS in levels else None)
     paths = [path] if path.is_file() else _walk(path)
-    most = most_bytes(sum(map(honest_size, paths)))
+    most = most_bytes(honest_size_of_all(paths))
     examples, rows, short = [], [], []
     files = sorted(_files(path, paths, most))
     top = common_depth([PurePosixPath(name).parts for name, _ in files], len(levels) - 1)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 10**8
 """A run keeps a learning rate for each step, so that more of them could fill the memory."""
+MOST_EXAMPLES = 2**24
+"""Of a batch: the numbers of its examples are drawn before anything else."""
+MOST_LAYERS = 2000
+"""Of a network, each of which is traced before its size is known."""
 
 
 def check_config(config: Config) -> None:
@@ -28,6 +32,9 @@ def check_config(config: Config) -> None:
     from discover.lab.models import MODELS
 
     _check_arguments("model", MODELS.find(config.model.name), config.model.arguments)
+    depth = config.model.arguments.get("depth", 0)
+    if isinstance(depth, int) and depth > MOST_LAYERS:
+        raise ConfigError(f"model.depth must be at most {MOST_LAYERS}, got {depth}")
     _check_arguments("optimizer", config.optimizer.entry, config.optimizer.arguments)
     check_optimizer(config.optimizer)
     _check_names(config)
@@ -112,6 +119,10 @@ def _check_data(data: DataConfig) -> None:
 def _check_batches(batches: BatchConfig) -> None:
     at_least("batches.groups", batches.groups, 1)
     at_least("batches.group_size", batches.group_size, 1)
+    if (size := batches.groups * batches.group_size) > MOST_EXAMPLES:
+        raise ConfigError(
+            f"a batch has at most {MOST_EXAMPLES} examples, got {size}: lower batches.groups or group_size"
+        )
     if (batches.composition == "given") != bool(batches.given):
         raise ConfigError(
             "batches.given goes with batches.composition=given, "

@@ -180,7 +180,6 @@ def _record(search: Search, trials: Trials, status: str, best: dict[str, Any] | 
 
 def _environment(trials: Trials) -> dict[str, Any]:
     for number in range(trials.search.trials):
-        path = trials.path(number) / records.ENVIRONMENT
-        if path.exists():
-            return records.read_json(path)
+        if found := records.read_object(trials.path(number) / records.ENVIRONMENT):  # damaged: no reason to stop
+            return found
     return records.environment()

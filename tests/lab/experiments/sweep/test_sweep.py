@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import signal
 import sys
 
@@ -151,6 +152,13 @@ def test_a_finished_sweep_is_read_back_not_trained_again(finished, monkeypatch):
     directory, record = finished
     monkeypatch.setattr(sweep_trials.Trials, "train", lambda *_: pytest.fail("trained again"))
     assert sweep(small(), directory, programs=PROGRAMS) == record
+
+
+def test_a_damaged_environment_of_a_trial_is_no_reason_to_stop(finished, tmp_path):
+    directory, record = finished
+    copy = shutil.copytree(directory, tmp_path / "s")
+    (copy / "trials/0000/environment.json").write_text("{")
+    assert sweep(small(), copy, programs=PROGRAMS)["best"] == record["best"]
 
 
 def test_another_sweep_is_refused_with_the_difference(finished, tmp_path):
