@@ -35,7 +35,7 @@ def make(kind, seed=0, **kwargs):
 
 @pytest.mark.parametrize("kind", ["quadratic", "logistic"])
 @given(seed=st.integers(0, 2**30), in_var=st.floats(0, 50), between=st.floats(0, 500))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_problem_has_the_asked_variances_and_its_optimum_where_it_says(kind, seed, in_var, between):
     with jax.enable_x64(True):
         problem = make(kind, seed, in_cluster_variance=in_var, between_cluster_variance=between)
@@ -162,7 +162,7 @@ POSITIVE = st.floats(0.01, 10.0)
     groups=st.integers(1, 16),
     size=st.integers(1, 16),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_iterating_the_recursion_never_leaves_theorem_1(nu, ratio, inner, between, p_min, share, part, groups, size):
     found = theory.Constants(nu, nu * ratio, inner, between, p_min)
     alpha = share * p_min

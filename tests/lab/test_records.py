@@ -22,7 +22,7 @@ def test_lines_are_appended_and_read_back(tmp_path):
     assert records.read_metrics(tmp_path) == [line(1), line(2), line(3, loss=None)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 30))
 def test_reopening_cuts_the_file_back_to_the_length_that_the_checkpoint_knows(tmp_path_factory, kept, lost, torn):
     folder = tmp_path_factory.mktemp("run")

@@ -89,7 +89,7 @@ def convolutions(draw):
     }
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(convolutions(), st.integers(0, 100))
 def test_the_convolution_has_the_values_and_gradients_of_lax(options, seed):
     rng = np.random.default_rng(seed)

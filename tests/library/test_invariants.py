@@ -16,7 +16,7 @@ from discover.registry import OPTIMIZERS
 from tests.library import problem, table
 
 SHAPE = (6,)
-few = settings(max_examples=15, deadline=None)
+few = settings(max_examples=15)
 
 
 UNEQUAL = discover.Clusters((0.001, 0.4, 0.299, 0.05, 0.25))

@@ -18,7 +18,7 @@ SHAPES = st.lists(st.lists(st.integers(1, 4), min_size=0, max_size=4).map(tuple)
 COUNTS = (500, 300, 150, 50)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     kind=st.sampled_from(list(OURS)),
     shapes=SHAPES,

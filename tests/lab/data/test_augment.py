@@ -43,7 +43,7 @@ keys = st.integers(0, 2**31 - 1).map(jax.random.key)
 
 
 @given(key=keys, padding=st.sampled_from([0, 1, 4]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_each_crop_is_a_window_of_the_padded_image(key, padding):
     images = pictures(4, 6, 5)
     result = np.asarray(jax.jit(pad_and_crop, static_argnums=2)(key, images, padding))
@@ -74,7 +74,7 @@ def test_flips_mirror_about_half_the_images_and_leave_the_others():
     window=st.tuples(st.integers(1, 12), st.integers(1, 10)),
     data=st.data(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_resizing_is_bilinear_to_within_its_fixed_point(size, window, data):
     corner = (data.draw(st.integers(0, 12 - window[0])), data.draw(st.integers(0, 10 - window[1])))
     image = pictures(1)[0]
@@ -126,7 +126,7 @@ def test_the_central_crop_is_the_middle():
 
 
 @given(key=keys, bound=st.integers(1, 2**16))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_random_numbers_stay_below_their_bound(key, bound):
     values = np.asarray(jax.jit(random_below, static_argnums=2)(key, bound, (300,)))
     assert values.min() >= 0
@@ -137,7 +137,7 @@ def test_random_numbers_stay_below_their_bound(key, bound):
 
 
 @given(key=keys, alpha=st.sampled_from([0.2, 1.0, 3.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_mixup_matches_numpy_and_labels_sum_to_one(key, alpha):
     images, labels = pictures(), np.array([0, 3, 3, 9, 1, 0])
     mixed, soft = jax.jit(mixup, static_argnums=3)(key, images, one_hot(labels), alpha)
@@ -149,7 +149,7 @@ def test_mixup_matches_numpy_and_labels_sum_to_one(key, alpha):
 
 
 @given(key=keys)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_cutmix_matches_numpy_and_labels_sum_to_one(key):
     images, labels = pictures(), np.array([0, 3, 3, 9, 1, 0])
     # A marker in every pixel tells where the box was.

@@ -24,7 +24,7 @@ def naive_visits(ids):
 
 @pytest.mark.parametrize("kind", [RandomOrder, BalancedOrder])
 @given(probs=probs, seed=seeds, start=st.integers(0, 3 * BLOCK), length=st.integers(1, 300))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_stretch_equals_what_counting_from_the_start_gives(kind, probs, seed, start, length):
     ids, visits = kind(probs, seed).slots(0, start + length)
     assert visits.tolist() == naive_visits(ids)
@@ -70,7 +70,7 @@ def test_random_draws_in_a_block_vary_as_a_binomial_does():
 
 
 @given(probs=probs, seed=seeds, start=st.integers(0, 2**34))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_balanced_counts_stay_within_the_stated_bound_of_their_share(probs, seed, start):
     ids, visits = BalancedOrder(probs, seed).slots(start, start + BLOCK)
     shares = np.array(probs)[ids] * np.arange(start, start + BLOCK)
@@ -90,7 +90,7 @@ def test_seeds_change_the_order_of_turns():
 
 
 @given(cycle=st.lists(st.integers(0, 5), min_size=1, max_size=12), start=st.integers(0, 100))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_given_clusters_repeat_with_the_right_visits(cycle, start):
     ids, visits = GivenOrder(cycle).slots(start, start + 30)
     everything = np.array([cycle[s % len(cycle)] for s in range(start + 30)])

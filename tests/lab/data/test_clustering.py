@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from discover.lab.data import ArchiveError, Clustering, DataError, Dataset, LabelNoise, Split, cluster, load
@@ -72,7 +72,6 @@ def test_every_augmentation_holds_every_example(digits):
 
 
 @given(n=st.integers(1, 300), num_clusters=st.integers(1, 20), seed=st.integers(0, 10**9))
-@settings(deadline=None)
 def test_random_clusters_are_even_and_differ_by_seed(n, num_clusters, seed):
     if num_clusters > n:
         with pytest.raises(DataError, match="must be at most the number of examples"):

@@ -4,7 +4,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from discover.lab.data import ArchiveError, DataError, Dataset, DatasetNotFoundError, Split, load, stratified_split
@@ -16,7 +16,6 @@ from discover.lab.data.sources.npz import read_npz
     fraction=st.floats(0.02, 0.98),
     seed=st.integers(0, 2**40),
 )
-@settings(deadline=None)
 def test_a_stratified_split_is_disjoint_complete_even_and_repeatable(labels, fraction, seed):
     labels = np.array(labels)
     total = round(fraction * len(labels))

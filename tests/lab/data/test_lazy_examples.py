@@ -102,7 +102,7 @@ def test_the_images_of_an_uncompressed_file_of_arrays_are_mapped(images, tmp_pat
     np.testing.assert_array_equal(dense.hold(np.array([1, 3])).images[[3, 1]], dense.images[[3, 1]])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @drawn(
     st.sampled_from(["random", "balanced", "shuffled", "given"]),
     st.integers(1, 40),

@@ -9,7 +9,7 @@ from discover.lab.data import DataError, LabelNoise
 
 
 @given(p=st.floats(0, 1), num_classes=st.integers(2, 30), seed=st.integers(0, 2**70), sight=st.integers(0, 2**40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_noise_has_the_right_rate_and_keeps_labels_in_range(p, num_classes, seed, sight):
     labels = np.arange(20_000) % num_classes
     observed = LabelNoise(p, num_classes, seed).observe(labels, np.arange(20_000), sight)

@@ -30,7 +30,7 @@ def same(left, right):
 
 
 @given(plan=plans, start=st.integers(0, 10**7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_group_is_pure_and_well_formed(plan, start):
     batch = plan.batches(start, 3)
     assert batch.indices.shape == (3, plan.groups, plan.group_size) == batch.labels.shape
@@ -48,7 +48,7 @@ def test_every_group_is_pure_and_well_formed(plan, start):
     composition=compositions,
     seed=strategies.seed,
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_example_appears_exactly_once_in_each_pass_of_its_cluster(
     cluster_sizes, groups, group_size, composition, seed
 ):
@@ -82,7 +82,7 @@ def test_the_order_within_a_pass_is_uniform():
 
 
 @given(plan=plans, start=st.integers(0, 10**9), count=st.integers(1, 20), data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_batch_is_a_function_of_its_step_alone(plan, start, count, data):
     stacked = plan.batches(start, count)
     fresh = plan.for_host(0, 1)  # as in a resumed run: nothing remembered
@@ -100,7 +100,7 @@ def test_a_batch_is_a_function_of_its_step_alone(plan, start, count, data):
     noise=st.sampled_from([None, LabelNoise(0.5, 7)]),
     step=st.integers(0, 10**8),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_hosts_draw_disjoint_parts_that_join_to_the_whole(cluster_sizes, share, hosts, composition, noise, step):
     plan = make_plan(cluster_sizes, share * hosts, 6, composition, 5, noise)
     parts = [plan.for_host(index, hosts).batch(step) for index in range(hosts)]
@@ -162,7 +162,7 @@ def test_noise_under_augmentations_is_drawn_anew_for_each_of_them():
     group_size=st.integers(1, 20),
     seed=strategies.seed,
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_observed_label_clusters_see_every_example_once_per_pass(counts, probability, groups, group_size, seed):
     labels = np.repeat(np.arange(len(counts)), counts)
     noise = LabelNoise(probability, len(counts), seed)

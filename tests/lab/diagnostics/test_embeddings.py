@@ -76,7 +76,7 @@ def blobs(seed=0, num=3, each=60):
 
 
 @given(cuts=st.lists(st.integers(1, 179), max_size=6, unique=True), seed=st.integers(0, 3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_stream_finds_well_separated_clusters_however_it_is_cut(cuts, seed):
     points, truth = blobs(seed)
     found = cluster_stream(lambda: np.split(points, sorted(cuts)), 3, seed=seed)

@@ -26,7 +26,7 @@ def examples(number, clusters, seed):
     return (rng.normal(size=(number, 3)) + ids[:, None]).astype(np.float32), ids
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(2, 4), st.integers(0, 100), st.booleans())
 def test_each_layer_has_the_variances_of_its_rows_and_pieces_do_not_matter(clusters, seed, finite):
     x, ids = examples(24, clusters, seed)

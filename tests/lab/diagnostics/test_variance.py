@@ -22,7 +22,7 @@ def population(seed=0, sizes=(40, 25, 60), dim=6, spread=1.0, apart=2.0):
     dim=st.integers(1, 30),
     given_probs=st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_total_is_in_plus_between_to_1e_10(seed, sizes, dim, given_probs):
     x, ids = population(seed, sizes, dim)
     probs = np.random.default_rng(seed).dirichlet(np.ones(len(sizes))) if given_probs else None

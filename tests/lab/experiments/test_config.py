@@ -159,7 +159,7 @@ def test_unset_is_the_same_as_never_set():
     assert back == Config()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.floats(0, 10),
     st.one_of(st.none(), st.floats(0, 0.99)),

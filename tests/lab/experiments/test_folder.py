@@ -123,7 +123,7 @@ ACTIONS = st.tuples(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a process that it forks")
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(ACTIONS, min_size=1, max_size=7))
 def test_whatever_happens_a_folder_holds_one_result_and_no_lock_file(actions):
     with tempfile.TemporaryDirectory() as base:

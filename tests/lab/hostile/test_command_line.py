@@ -142,7 +142,7 @@ def test_all_that_keeps_a_file_from_growing_ends_alike(number, words, capsys):
     assert_one_line(capsys, words, "runs/x; free some space and run the same command again")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(st.characters(), max_size=30))
 def test_text_is_shown_on_one_line_without_control_characters_and_otherwise_as_it_is(text):
     shown = printable(text)

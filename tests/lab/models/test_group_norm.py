@@ -33,7 +33,7 @@ def value_and_gradients(norm, x, weight):
     return jax.tree.leaves(result)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     st.integers(1, 3), st.lists(st.integers(1, 4), max_size=2), st.integers(1, 4), st.integers(1, 3), st.integers(0, 99)
 )

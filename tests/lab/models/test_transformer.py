@@ -24,7 +24,7 @@ def guess():
     return jax.jit(lambda x: network.apply(network.init(jax.random.key(0)), x))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, LENGTH - 1), st.integers(0, 255))
 def test_a_byte_is_guessed_from_those_before_it_alone(guess, place, value):
     text = jnp.arange(LENGTH, dtype=jnp.uint8)[None]

@@ -128,7 +128,7 @@ def test_nothing_older_is_deleted_before_its_successor_was_read_back(tmp_path, m
     store.close()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.sampled_from([np.float32, np.int32, np.uint8, np.bool_, jnp.bfloat16, np.float16]),
     st.integers(0, 7),
@@ -216,7 +216,7 @@ def test_another_structure_is_refused(store):
         store.restore(10, {"other": jnp.zeros(3)})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     hnp.arrays(np.float32, (6,), elements=st.floats(width=32, allow_nan=True)),
     st.integers(0, 5),

@@ -80,7 +80,7 @@ def test_a_first_phase_of_many_timeouts_stops_nobody():
     assert simulate([phases(65), phases(65, late=8)], 200) == [None, None]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.floats(0.5, 45),
     st.lists(st.floats(0, TIMEOUT - 0.5), min_size=2, max_size=4),
@@ -91,7 +91,7 @@ def test_nobody_stops_for_a_worker_that_is_late_by_less_than_the_timeout(length,
     assert stopped == [None] * len(lates)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.floats(0.5, 30), st.integers(2, 4), st.integers(0, 40), st.lists(st.integers(0, 3), min_size=4, max_size=4))
 def test_a_hung_worker_is_named_after_the_timeout_and_soon(length, count, steps, offsets):
     hangs = length * (steps % 4 + 0.5)  # in the middle of a phase; the others finish it and wait

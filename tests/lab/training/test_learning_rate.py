@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from discover.lab.training.learning_rate import factor, schedule
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(warmup=st.integers(0, 20), total=st.integers(1, 200), peak=st.floats(1e-4, 10))
 def test_cosine_with_warmup_matches_the_formula(warmup, total, peak):
     steps = np.arange(200)  # also beyond the end, where it stays at zero

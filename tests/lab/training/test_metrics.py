@@ -26,7 +26,7 @@ def unbroken():
     return lines
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sets(st.integers(1, STEPS - 1)), st.sets(st.integers(1, STEPS - 1)))
 def test_lines_are_the_same_however_the_run_is_cut_and_resumed(cuts, resumptions):
     loss, accuracy = numbers()

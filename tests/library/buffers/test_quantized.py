@@ -37,7 +37,7 @@ def quanta(stored, values):
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(hnp.arrays(np.float32, st.tuples(st.integers(1, 3), st.sampled_from([1, 5, BLOCK, 300])), elements=FINITE))
 def test_a_number_comes_back_within_a_quantum_and_the_largest_of_a_block_exactly(values):
     stored, back = there_and_back(values)

@@ -79,7 +79,7 @@ def test_groups_that_lie_on_devices_are_updated_without_moving_whole_gradients(k
     assert_close(update(spread, ids, sizes), whole(grads, ids, sizes))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_any_ids_and_sizes_give_the_update_of_one_device(data):
     ids = jnp.array(data.draw(st.lists(st.integers(-1, 4), min_size=8, max_size=8)))

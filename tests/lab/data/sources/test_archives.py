@@ -80,7 +80,7 @@ def test_a_claimed_size_is_refused_before_it_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.xz"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(share=st.floats(0.02, 0.8))
 def test_a_cut_off_tar_is_named(tmp_path_factory, ending, share):
     folder = tmp_path_factory.mktemp("cut")

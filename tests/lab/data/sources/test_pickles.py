@@ -111,13 +111,13 @@ def read_or_refuse(raw):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_bytes_are_read_as_data_or_refused_in_one_line(raw):
     assert "\n" not in read_or_refuse(raw)[1]
 
 
 @given(cut=st.integers(0, 300), place=st.integers(0, 300), value=st.integers(0, 255))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_damaged_pickles_never_do_anything_else(cut, place, value):
     raw = bytearray(pickle.dumps({b"data": np.arange(60, dtype=np.uint8), b"labels": [1, 2]}, 2))
     raw[place % len(raw)] = value

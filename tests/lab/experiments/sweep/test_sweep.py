@@ -61,7 +61,7 @@ def test_every_optimizer_of_every_space_can_be_planned():
 # -- planning ---------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(trials=st.integers(1, 400), seed=st.integers(0, 5))
 def test_a_part_of_a_grid_is_drawn_with_the_seed_without_repetition(trials, seed):
     plan = make_search(get_preset("cifar10-classes-small"), "qhm", trials=trials, seed=seed)
