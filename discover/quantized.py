@@ -8,10 +8,17 @@ are in gradients. Of the two codes around x, with k = ⌊√(|x|/s)⌋,
 In the mean over u that is x: rounding adds noise to a buffer, and no drift. u is a function of the step, the cluster
 and the place in the parameter, in whole numbers of 32 bits: every run, every device and a kernel draw the same.
 
+The clusters of a batch are rounded one after the other, each with what those before it lack of ḡ, so that ḡ lacks one
+rounding and not the sum of all. With p the largest of their probabilities, cluster k of the batch holds
+
+    x_k = g_k + Σ_{j<k} (p_j/p)·(g_j − what is held of g_j)                                 (Q2)
+
 Four codes make a word of 32 bits, as a GPU loads them; Pallas cannot reach beyond 2³¹ numbers of 8 bits.
 """
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -91,6 +98,27 @@ def encoded(values: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
     below = jnp.floor(jnp.sqrt(size))
     up = u * (2 * below + 1) < size - below * below
     return jnp.sign(values) * jnp.minimum(below + jnp.where(up, 1, 0), LARGEST), scale
+
+
+def held_in_turn(
+    values: Sequence[jax.Array], weights: Sequence[jax.Array], hold: Callable[[int, jax.Array], tuple[Any, jax.Array]]
+) -> tuple[Sequence[Any], Sequence[jax.Array]]:
+    """(Q2): what is stored for each group, and what it stands for.
+
+    Args:
+      values: g_k of each group.
+      weights: p_k; 0 for a group that does not write.
+      hold: (Q1) of a group's value: what is stored, and what it stands for.
+    """
+    largest = functools.reduce(jnp.maximum, weights)
+    inverse = 1 / jnp.where(largest > 0, largest, 1)
+    held, read, lacking = [], [], jnp.zeros_like(values[0])
+    for k, (value, weight) in enumerate(zip(values, weights, strict=True)):
+        stored, stands_for = hold(k, value + lacking)
+        lacking += weight * inverse * (value - stands_for)
+        held.append(stored)
+        read.append(stands_for)
+    return held, read
 
 
 def meant(codes: jax.Array, scales: jax.Array) -> jax.Array:

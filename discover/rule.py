@@ -187,8 +187,8 @@ class OverGroups(Protocol):
         """The same value for each group."""
         ...
 
-    def stored(self, values: Any) -> tuple[Any, Any]:
-        """What the buffers hold of the values, and the values that this stands for."""
+    def stored(self, values: Any, weights: Any) -> tuple[Any, Any]:
+        """What the buffers hold of the values, and the values that this stands for; `weights` are theirs in ḡ."""
         ...
 
 
@@ -227,7 +227,7 @@ def apply_rule(
     # Groups of the same cluster all compute that cluster's new buffer; one of them writes it.
     averages = groups.by_cluster(weights.cluster_mean, grads)
     new = groups.each(lambda ok, ρ, ĝ, g: jnp.where(ok, g + ρ * (ĝ - g), g), everywhere, weights.rate, averages, old)
-    stored, new = groups.stored(new)
+    stored, new = groups.stored(new, weights.mean_new)
     # From the buffers as stored: that is what keeps ḡ = Σ p_n g_n.
     change = groups.sum(groups.each(_change_of_mean, weights.mean_new, new, weights.mean_old, old))
     return direction, mean + change, stored

@@ -52,15 +52,21 @@ class Stacked(NamedTuple):
     def everywhere(self, value: jax.Array) -> jax.Array:
         return value[None]
 
-    def stored(self, values: jax.Array) -> tuple[Any, jax.Array]:
+    def stored(self, values: jax.Array, weights: jax.Array) -> tuple[Any, jax.Array]:
         if self.draw is not None:
-            codes = quantized.quantize(values, self.draw)
-            return codes, quantized.values_of(codes, jax.ShapeDtypeStruct(values.shape[1:], values.dtype))
+            held, read = quantized.held_in_turn(list(values), list(weights), self._hold)
+            return jax.tree.map(lambda *rows: jnp.concatenate(rows), *held), jnp.stack(read)
         # A cast there and back is one that a compiler may leave out.
         narrow, wide = jnp.finfo(self.buffer_dtype), jnp.finfo(values.dtype)
         if narrow.bits < wide.bits:
             values = jax.lax.reduce_precision(values, narrow.nexp, narrow.nmant)
         return values.astype(self.buffer_dtype), values
+
+    def _hold(self, group: int, value: jax.Array) -> tuple[Any, jax.Array]:
+        """In int8: a row, and what it stands for."""
+        assert self.draw is not None
+        row = quantized.quantize(value[None], self.draw._replace(rows=self.draw.rows[group : group + 1]))
+        return row, quantized.values_of(row, value)[0]
 
 
 def update_stacked(weights: Weights, one: Parameter, *, on_cpu: bool) -> Result:

@@ -26,7 +26,7 @@ from discover.context import Offset, displacement
 from discover.gpu import mean_kernel
 from discover.gpu.parameters import Parameter, Result, kind_of
 from discover.gpu.rows import EVICT, buffers_from, parts_of, rows_of, stretch
-from discover.quantized import is_quantized
+from discover.quantized import held_in_turn, is_quantized
 from discover.rule import Weights, apply_rule
 
 MAX_GROUPS = 16  # all groups' numbers are held in registers at once
@@ -62,6 +62,7 @@ class _Unrolled(NamedTuple):
 
     num_groups: int
     hold: Callable[[int, jax.Array], tuple[Any, jax.Array]]  # of a group: what is stored, and what it stands for
+    quantized: bool = False
     adds: bool = False
 
     def each(self, function: Callable[..., jax.Array], *values: Sequence[Any]) -> list[jax.Array]:
@@ -79,7 +80,9 @@ class _Unrolled(NamedTuple):
     def everywhere(self, value: jax.Array) -> list[jax.Array]:
         return [value] * self.num_groups
 
-    def stored(self, values: Sequence[jax.Array]) -> tuple[Sequence[Any], Sequence[jax.Array]]:
+    def stored(self, values: Sequence[jax.Array], weights: Sequence[Any]) -> tuple[Sequence[Any], Sequence[jax.Array]]:
+        if self.quantized:
+            return held_in_turn(values, weights, self.hold)
         held, read = zip(*(self.hold(k, value) for k, value in enumerate(values)))
         return held, read
 
@@ -114,7 +117,11 @@ def _kernel(ids_ref, scalars_ref, numbers_ref, *refs, count, kind, block):
     offset = Offset(numbers_ref[0], numbers_ref[1], vector) if kind.offset else None
     weights = _unpack(scalars_ref, num_groups)
     step, start = (ids_ref[3 * num_groups + place] for place in range(2))
-    groups = _Unrolled(num_groups, lambda k, value: rows.hold(value, step, ids_ref[2 * num_groups + k], start))
+    groups = _Unrolled(
+        num_groups,
+        lambda k, value: rows.hold(value, step, ids_ref[2 * num_groups + k], start),
+        kind.buffer_dtype == jnp.int8,
+    )
     old = [rows.read(held) for held in old]
     result, new_mean, held = apply_rule(weights, grads, mean, old, offset, groups)
     if kind.moves:

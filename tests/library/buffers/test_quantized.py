@@ -48,6 +48,43 @@ def test_a_number_comes_back_within_a_quantum_and_the_largest_of_a_block_exactly
         np.testing.assert_allclose(same[place], block[place], rtol=1e-5, atol=127**2 * quantized.LEAST)
 
 
+def one_by_one(values, weights):
+    """(Q2) as the plain version does it: what each group's row stands for, [G, size]."""
+
+    def hold(group, value):
+        row = quantize(value[None], Draw(7, jnp.array([group])))
+        return row, values_of(row, value)[0]
+
+    _, read = quantized.held_in_turn(list(jnp.asarray(values)), list(jnp.asarray(weights)), hold)
+    return np.stack(read)
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 6), st.integers(1, 300), st.data())
+def test_clusters_of_a_batch_are_rounded_with_what_those_before_lack(num_groups, size, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    values = rng.normal(size=(num_groups, size)).astype(np.float32)
+    weights = rng.choice([0.0, 0.1, 0.5], size=num_groups).astype(np.float32)
+    read = one_by_one(values, weights)
+    for k in range(num_groups):
+        lacking = (weights[:k] / max(weights.max(), 1e-9)) @ (values[:k] - read[:k])
+        wanted = quantize(jnp.asarray(values[k] + lacking)[None], Draw(7, jnp.array([k])))
+        atol = 1e-6 + 1.01 * quanta(wanted, (values[k] + lacking)[None])[0]  # another last digit, another code
+        assert np.all(np.abs(read[k] - values[k] - lacking) <= atol)
+
+
+def test_of_a_batch_the_mean_lacks_one_rounding_and_not_the_sum_of_all():
+    values = np.random.default_rng(0).normal(size=(16, 4096)).astype(np.float32)
+    _, alone = there_and_back(values, step=7)
+    together = one_by_one(values, np.full(16, 0.1, np.float32))
+    one, of_all, in_turn = (
+        np.std(np.sum(rows - np.asarray(read), axis=0))
+        for rows, read in ((values[:1], alone[:1]), (values, alone), (values, together))
+    )
+    assert of_all > 3 * one
+    assert in_turn < 1.2 * one
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-3, -7.0, 3e38, -1e-38])
 def test_zeros_stay_zeros_and_equal_numbers_stay_equal(value):
     _, back = there_and_back(jnp.full((2, 200), value, jnp.float32))
