@@ -87,10 +87,13 @@ def igt(
 
     Raises:
       ValueError: if `tail_fraction` is below 1, or `update` is called without `params`.
+      TypeError: if `inner` is no optimizer.
 
     Departs from the paper: its IGT uses heavy-ball momentum w = βw − μv; around `momentum`, which weights by
     (1 − β), the same trajectory has learning rate μ/(1 − β).
     """
+    if not isinstance(inner, optax.GradientTransformation):
+        raise TypeError(f"igt is put around an optimizer, got {inner!r}: discover.igt_momentum takes a learning rate")
     if tail_fraction is not None:
         check_at_least("tail_fraction", tail_fraction, 1)
     inner = optax.with_extra_args_support(inner)

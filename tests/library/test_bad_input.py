@@ -148,6 +148,11 @@ def test_damping_clusters_are_a_number_of_clusters_and_go_with_damping(options, 
         discover.discover(0.1, discover.Clusters.uniform(3), **options)
 
 
+def test_igt_is_put_around_an_optimizer():
+    with pytest.raises(TypeError, match=r"^igt is put around an optimizer, got 0.1: discover.igt_momentum takes"):
+        discover.igt(0.1)
+
+
 def test_a_tail_fraction_that_is_no_number_is_named():
     with pytest.raises(TypeError, match="tail_fraction must be a number, got 'x'"):
         discover.igt_momentum(0.1, tail_fraction="x")
