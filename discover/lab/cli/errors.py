@@ -162,7 +162,7 @@ def quiet_late_writers() -> None:
 
 def describe_os_error(error: OSError) -> str:
     """One line for an error of the file system."""
-    where = f": {error.filename}" if error.filename else ""
+    where = f": {error.filename}" if error.filename else _notes(error)  # what fails to be written has no name
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         what = "a file may not grow that large here" if error.errno == errno.EFBIG else "the disk is full"
         return f"{what}{where}; free some space and run the same command again"
@@ -175,8 +175,11 @@ def describe_unexpected(error: Exception) -> str:
     what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first:
         what = f"out of memory ({what})"
-    notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
-    return f"{what}{notes} (DISCOVER_DEBUG=1 shows where)"
+    return f"{what}{_notes(error)} (DISCOVER_DEBUG=1 shows where)"
+
+
+def _notes(error: Exception) -> str:
+    return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _fail(message: str, code: int) -> int:

@@ -12,15 +12,20 @@ class StopRequest:
     """While it is entered, the first SIGINT or SIGTERM is only noted; the second one interrupts at once.
 
     One inside of another starts with what the other has noted, and hands on what it noted too late to act on, so that
-    whoever does several things in a row hears of a wish that came at the end of one of them.
+    whoever does several things in a row hears of a wish that came at the end of one of them. The outermost one sends it
+    again when it ends without an error: what comes next (figures, a page) stops, too.
 
     Outside of the main thread, where Python allows no handlers, it notes nothing.
 
     Example:
-        >>> with StopRequest() as stop:
-        ...     signal.raise_signal(signal.SIGTERM)
-        ...     print(stop.signal == signal.SIGTERM)
-        True
+        >>> try:
+        ...     with StopRequest() as stop:
+        ...         signal.raise_signal(signal.SIGINT)
+        ...         print("not interrupted", stop.signal == signal.SIGINT)
+        ... except KeyboardInterrupt:
+        ...     print("afterwards")
+        not interrupted True
+        afterwards
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -45,7 +50,11 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
-        if outer is not None and outer.signal is None and error is None:
+        if self.signal is None or error is not None:
+            return
+        if outer is None:
+            signal.raise_signal(self.signal)
+        elif outer.signal is None:
             outer.signal = self.signal
 
     def _outer(self) -> StopRequest | None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from discover.lab.cli import console, main, options
-from discover.lab.cli.errors import run_command
+from discover.lab.cli.errors import naming, run_command
 from discover.lab.data.sources.kinds import name_of
 from discover.lab.text import printable
 from tests.lab.hostile.mutated import KINDS, write_whole
@@ -140,6 +141,16 @@ def test_all_that_keeps_a_file_from_growing_ends_alike(number, words, capsys):
 
     assert run_command(Command()) == 2
     assert_one_line(capsys, words, "runs/x; free some space and run the same command again")
+
+
+def test_a_disk_that_is_full_while_a_file_without_a_name_is_written_is_said_with_the_folder(capsys):
+    class Command:
+        def main(self, **_):
+            with naming(Path("runs/x")):
+                raise OSError(28, os.strerror(28))
+
+    assert run_command(Command()) == 2
+    assert_one_line(capsys, "the disk is full in runs/x; free some space and run the same command again")
 
 
 @settings(max_examples=100)

@@ -31,6 +31,8 @@ def source_of(path: str | os.PathLike[str]) -> str:
     """The name of the source that reads a path: `npz`, `table`, `text` or `folder`."""
     path = Path(path)
     suffix = path.suffix.lower()
+    if path.resolve() == path.resolve().parent:  # it would be searched for minutes
+        raise DataError(f"{path} is all that the machine holds: name the folder that the data are in")
     if path.is_dir() or is_tar(path):
         known = ("folder" if is_image(name) else "text" for name in _names(path) if is_image(name) or is_text(name))
         kinds = collections.Counter(itertools.islice(known, LOOKED_AT))  # pictures may have a readme.txt beside them

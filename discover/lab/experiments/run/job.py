@@ -68,14 +68,13 @@ class Job:
         # How long one of them reads says nothing about it: only from here on are the processes compared.
         team.processes.wait_for_all()
 
-    def train(self) -> RunResult:
+    def train(self, request: StopRequest) -> RunResult:
         """Trains all parts and writes the summary."""
         length = first = 0
-        with StopRequest() as request:
-            stop = self.team.processes.stop_together(request)
-            for part, members in enumerate(in_parts(self.config, self.everyone, self.network.num_parameters)):
-                length = self._train_part(part, first, members, stop, length)
-                first += len(members)
+        stop = self.team.processes.stop_together(request)
+        for part, members in enumerate(in_parts(self.config, self.everyone, self.network.num_parameters)):
+            length = self._train_part(part, first, members, stop, length)
+            first += len(members)
         if self.writer is not None:
             self.writer.sync()
         self.progress.finish(status="finished")

@@ -39,6 +39,7 @@ from discover.lab.experiments.run.team import Team
 from discover.lab.experiments.run.tensorboard import event_writer
 from discover.lab.training.errors import RunError, RunStopped
 from discover.lab.training.progress import Progress, Quiet
+from discover.lab.training.signals import StopRequest
 
 __all__ = ["Member", "MemberResult", "RunResult", "load_params", "run"]
 
@@ -105,13 +106,14 @@ def run(
                 job.sinks.append(stack.enter_context(event_writer(directory.path / "tensorboard")))
             devices = [device.device_kind for device in jax.devices()]
             directory.begin(config, describe(everyone), records.environment(devices, jax.default_backend()))
-        try:
-            return job.train()
-        except (RunError, KeyboardInterrupt) as error:
-            status = "stopped" if isinstance(error, RunStopped | KeyboardInterrupt) else "failed"
-            if directory is not None:
-                with contextlib.suppress(OSError):  # a full disk is being reported already
-                    directory.end({**job.summary(status), "reason": str(error)})
-            if not isinstance(error, RunStopped):
-                progress.finish(status=status)
-            raise
+        with StopRequest() as request:
+            try:
+                return job.train(request)
+            except (RunError, KeyboardInterrupt) as error:
+                status = "stopped" if isinstance(error, RunStopped | KeyboardInterrupt) else "failed"
+                if directory is not None:
+                    with contextlib.suppress(OSError):  # a full disk is being reported already
+                        directory.end({**job.summary(status), "reason": str(error)})
+                if not isinstance(error, RunStopped):
+                    progress.finish(status=status)
+                raise

@@ -10,6 +10,7 @@ from PIL import Image
 
 from discover.lab.data import BadImageError, DataError, DatasetNotFoundError, load
 from discover.lab.data.images.decoding import decode, decode_many
+from discover.lab.data.sources.kinds import source_of
 from tests.lab.data import files
 
 
@@ -356,3 +357,10 @@ def test_pictures_that_are_much_larger_than_their_files_are_refused_before_they_
     found = [result for _, result in decode_many([(str(n), file.getvalue()) for n in range(5)], size=4, workers=1)]
     assert [isinstance(one, str) for one in found] == [False, False, True, True, True]
     assert "claim 120,000 pixels of" in found[2]
+
+
+def test_the_root_of_the_file_system_is_refused_before_it_is_searched(tmp_path):
+    (tmp_path / "link").symlink_to("/")
+    for path in ("/", tmp_path / "link"):
+        with pytest.raises(DataError, match="name the folder that the data are in"):
+            source_of(path)

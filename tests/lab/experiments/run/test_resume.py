@@ -33,6 +33,26 @@ def test_a_signal_stops_after_the_dispatch_with_a_checkpoint_and_resuming_ends_t
     assert_same_run(tmp_path / "run", finished_run[1])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_too_late_to_stop_the_training_stops_what_comes_after_a_finished_run(tmp_path, number):
+    class Stopped(BaseException):
+        pass
+
+    def stop(*_):
+        raise Stopped
+
+    before = signal.signal(number, stop)
+    try:
+        with pytest.raises(Stopped):
+            go(tmp_path / "run", progress=Watcher(20, lambda: signal.raise_signal(number)))
+    finally:
+        signal.signal(number, before)
+    summary = records.read_summary(tmp_path / "run")
+    assert summary is not None
+    assert (summary["status"], summary["steps"]) == ("finished", 20)
+    assert not list((tmp_path / "run").rglob("*.lock"))
+
+
 def test_a_damaged_newest_checkpoint_falls_back_and_ends_the_same(finished_run, tmp_path):
     interrupted(tmp_path / "run")
     newest = max((tmp_path / "run/checkpoints/part-0").iterdir(), key=lambda p: int(p.name))
