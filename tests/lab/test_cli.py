@@ -389,6 +389,7 @@ class Command:
         del cls.waiting
         time.sleep(120)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 unwind_on_signals()
 Command.waiting = Command()
 sys.exit(run_command(Command))

@@ -118,10 +118,9 @@ def unwind_on_signals() -> None:
         if swallowed is None:
             before(unraisable)
             return
-        # To this thread, so that it wakes from waiting, where the system can say so; and not before this function has
-        # ended, on a busy machine either: here it would be forgotten again.
+        # To this thread, so that it wakes from waiting, where the system can say so.
         to_thread = getattr(signal, "pthread_kill", lambda _, number: signal.raise_signal(number))
-        later = threading.Timer(0.25, to_thread, [threading.get_ident(), swallowed])
+        later = threading.Timer(0.02, to_thread, [threading.get_ident(), swallowed])
         later.daemon = True
         later.start()
 
